@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,9 @@ class Line(NamedTuple):
 
 def files() -> list[Path]:
     """Those that are there, the nearest first."""
-    folders = (Path.cwd(), Path(os.path.expanduser("~")))
+    folders = [Path(os.path.expanduser("~"))]
+    with suppress(FileNotFoundError):  # it has been deleted
+        folders.insert(0, Path.cwd())
     wanted = [*(next((folder / name for name in _NAMES if _is_file(folder / name)), None) for folder in folders),
               Path(os.environ.get("GPROFNG_SYSCONFDIR") or _SYSTEM_FOLDER, _SYSTEM_NAME)]
     found = {os.path.realpath(path): path for path in reversed(wanted) if path is not None and _is_file(path)}

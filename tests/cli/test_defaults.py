@@ -169,6 +169,14 @@ def test_the_systems_file(folders: tuple[Path, Path], family: Path, er_print: Ca
     assert none.stdout == plain.stdout
 
 
+def test_the_current_directory_may_have_been_deleted(folders: tuple[Path, Path], family: Path,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    (folders[1] / ".gprofng.rc").write_text("dmetrics e.lock\n")
+    folders[0].rmdir()
+    assert command.run(["-metric_list", str(family)]) == 0
+    assert capsys.readouterr().out.startswith("Current metrics: e.lock:")
+
+
 @pytest.mark.parametrize(("line", "words"), [
     ("bogus x", "'bogus' is no command"), ("functions", "'functions' is no command"), ("metrics e.user", "'metrics'"),
     ("d x", "'d' is no command"), ("dmetrics", "dmetrics needs an argument"), ("dmetrics a.user", "'a.user'"),
