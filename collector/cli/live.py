@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _NICENESS = 10  # a ninth of what an equal would get of a CPU
 _IMPORTS_NS = NS_PER_S  # before the first print
 _SHORTER = (None, 50, 20, 10, 5, 3, 2, 1)  # so many keys, until all of them fit on the screen
+_SIZE = 80, 24
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _ENDED_BY_OTHERS = signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP  # the recording ends, then we do
 
@@ -107,15 +108,17 @@ class Page:
         self._out.flush()
 
     def _redraw(self, head: str, found: Sequence[Merged]) -> None:
-        size = os.get_terminal_size(self._out.fileno())
+        columns, rows = os.get_terminal_size(self._out.fileno())
+        if not columns or not rows:  # nobody has told how large it is
+            columns, rows = _SIZE
         lines: list[str] = []
         for top in _SHORTER:
             lines = [head if top is None else f"{head}, the largest keys of each: {top}", *_lines(found, top)]
-            if len(lines) < size.lines:
+            if len(lines) < rows:
                 break
-        lines = [line[:size.columns] for line in lines[:size.lines - 1]]
+        lines = [line[:columns] for line in lines[:rows - 1]]
         if not self._drawn:  # what stands there goes up
-            self._out.write("\n" * size.lines)
+            self._out.write("\n" * rows)
             self._drawn = True
         self._out.write(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW)
 

@@ -19,6 +19,8 @@ import psutil
 import pytest
 from naps import n_naps
 
+from collector.cli.live import Page
+
 Run = Callable[..., Any]
 
 COLLECT = Path(sys.executable).parent / "collect"
@@ -118,6 +120,16 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: li
     (_, last) = blocks_of(pages[-1].partition("\x1b[J")[2])[-1]
     assert counts_of(last) == n_napped
     assert len(last) > ROWS
+
+
+def test_a_terminal_of_no_size_has_the_usual_one(tmp_path: Path) -> None:
+    """As serial lines and some containers' terminals are."""
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as out:
+        Page(out).show(tmp_path / "not yet.er", 0)
+        printed = read_until(ours, lambda found: found.endswith(b"\x1b[J"))
+    os.close(ours)
+    assert printed == b"\r\n" * 24 + b"\x1b[Hnothing is aggregated yet\x1b[K\r\n\x1b[J"
 
 
 def test_it_ends_with_a_collector_that_is_killed(printing: list[str | Path], workload: Run) -> None:
