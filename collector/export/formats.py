@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
     except OSError as err:
         raise ExportError(f"{path}: {err.strerror}") from err
     try:
-        with open(fd, "wb") as file:
+        with _removed_if_ended(name), open(fd, "wb") as file:
             yield file
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, target)
@@ -103,6 +104,25 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         if isinstance(err, OSError):
             raise ExportError(f"{path}: {err.strerror or err}") from err
         raise
+
+
+@contextmanager
+def _removed_if_ended(name: str) -> Iterator[None]:
+    """Meanwhile a signal that ends us takes that file with it; what is ignored, or handled by others, stays so."""
+    def end(number: int, _frame: object) -> None:
+        with suppress(OSError):
+            os.unlink(name)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _umask() -> int:

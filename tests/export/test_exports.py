@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -652,6 +653,19 @@ def test_a_signal_ends_an_export_and_a_program_that_runs_on(tmp_path: Path) -> N
         assert process.stderr is not None
         assert "--export json: interrupted" in process.stderr.read()
     assert process.returncode == 9
+
+
+@pytest.mark.parametrize(("name", "left"), [("TERM", []), ("HUP", []), ("USR1", ["x.json"])])
+def test_an_export_that_is_ended_leaves_no_file(name: str, left: list[str], tmp_path: Path) -> None:
+    """The signal comes while the file is being written; another one is ignored."""
+    code = ("import os, signal, sys\nfrom collector.export.formats import destination\n"
+            "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+            "with destination(sys.argv[1]) as out:\n    out.write(b'{')\n    out.flush()\n"
+            "    os.kill(os.getpid(), signal.Signals[sys.argv[2]])\n    out.write(b'}')\n")
+    command = [sys.executable, "-c", code, tmp_path / "x.json", f"SIG{name}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0 if left else -signal.Signals[f"SIG{name}"], "")
+    assert [path.name for path in tmp_path.iterdir()] == left
 
 
 def test_nothing_is_recorded_of_an_export(collect: Callable[..., Any], tmp_path: Path) -> None:
