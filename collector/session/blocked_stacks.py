@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collector.events import ClockSamples
-from collector.processes.model import Thread
 from collector.session.attach import STACK_WORDS
-from collector.session.world import World
+from collector.session.world import Sleeper, World
 
 # Threads, of about 50 us each. Three thousand can be asked twice: while they begin, and where they wait then.
 _BUDGET, _AT_ONCE, _MORE_EACH_TIME = 6000, 4000, 300
@@ -30,8 +29,8 @@ class BlockedStacks:
         """For how many threads the budget has room with the next look."""
         return min(self._left + _MORE_EACH_TIME, _BUDGET, _AT_ONCE)
 
-    def read(self, threads: Sequence[Thread], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
+    def read(self, sleepers: Sequence[Sleeper], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
         """Where threads are blocked, by process, as samples of their leaving just before ``now_ns``."""
-        asked = [(thread.process.pid, thread.tid) for thread in threads[:self.room]]
+        asked = sleepers[:self.room]
         self._left = min(self._left + _MORE_EACH_TIME, _BUDGET) - len(asked)
         return self._world.blocked(asked, now_ns, stack_words)

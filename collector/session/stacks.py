@@ -32,7 +32,7 @@ from collector.session.managed import MadeCode
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwound, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
-from collector.session.world import World
+from collector.session.world import Sleeper, World
 from collector.timing.states import Departures, Microstate, Spans
 from collector.timing.timeline import Edges, Periods, is_out
 
@@ -299,8 +299,11 @@ class Stacks:
         return self._blocked.room
 
     def asked(self, untold: Array, now_ns: int) -> Iterator[Departures]:
-        """Where those at slots ``untold`` wait, whose departures were not told."""
-        for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS):
+        """Where those at slots ``untold`` wait, whose departures were not told. Who has run since its account was read
+        waits for something else than up to ``now_ns``, which may be long ago."""
+        clocks = self._time.timeline.clocks
+        ran_ns = self._time.ledger.asleep_ns(untold, clocks.since_ns[untold])
+        for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS, ran_ns=ran_ns):
             self._last.grow(self._time.n_slots)
             self._last.set(placed, samples.time_ns, samples.cpu)
             yield _departures(samples, placed, np.arange(len(placed.slot)))
@@ -321,10 +324,13 @@ class Stacks:
             yield _departures(samples, placed, indices(completed | there))
 
     def _seen_at(self, slots: Array, now_ns: int, stack_words: int,
-                 kernel_of: Callable[[Array], Array | None] | None = None) -> Iterator[tuple[ClockSamples, Placed]]:
-        """A look at blocked threads, by process."""
+                 kernel_of: Callable[[Array], Array | None] | None = None,
+                 ran_ns: Array | None = None) -> Iterator[tuple[ClockSamples, Placed]]:
+        """A look at blocked threads (n,), by process. ``ran_ns`` (n,): see Sleeper; without it, nobody knows."""
         threads = [self._model.threads[slot] for slot in slots.tolist()]
-        for samples in self._blocked.read(threads, now_ns, stack_words) if threads else ():
+        ran = ran_ns.tolist() if ran_ns is not None else [-1] * len(threads)
+        sleepers = [Sleeper(thread.process.pid, thread.tid, ns) for thread, ns in zip(threads, ran, strict=True)]
+        for samples in self._blocked.read(sleepers, now_ns, stack_words) if sleepers else ():
             frames = unwound(samples, self._model, self._world.frames)
             if kernel_of is not None:
                 frames.kernel = kernel_of(frames.slot)

@@ -16,7 +16,7 @@ from collector.experiment.identity import Identity
 from collector.linux import proc
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch
-from collector.session.attach import Found, departures, find, mappings
+from collector.session.attach import Found, account_of, departures, find, mappings
 from collector.session.objects import Objects, named
 from collector.session.placing import Frames
 
@@ -29,6 +29,14 @@ class Place(NamedTuple):
     object: int
     bias: int
     bits: int
+
+
+class Sleeper(NamedTuple):
+    """A thread that was off its CPU, and its account (ns on CPU) then, as of one that still is; -1: nobody knows."""
+
+    pid: int
+    tid: int
+    ran_ns: int
 
 
 class World(Protocol):
@@ -52,9 +60,9 @@ class World(Protocol):
     def switches(self, pid: int) -> tuple[int, int]:
         """How often the threads of a process that live have left a CPU: because they blocked, were preempted."""
 
-    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
-        """Those of the threads (pid, tid) that are blocked, as samples of their leaving just before ``now_ns``, by
-        process; of each stack so many words, a power of two."""
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        """Those of the threads that are still blocked, as samples of their leaving just before ``now_ns``, by process;
+        of each stack so many words, a power of two."""
 
     def mappings(self, pid: int, time_ns: int) -> list[Mapped]:
         """The executable mappings of a process as they are, as changes of a time; none if it is gone."""
@@ -109,11 +117,11 @@ class ThisMachine:
     def switches(self, pid: int) -> tuple[int, int]:
         return proc.process_switches(pid)
 
-    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
         by_process: dict[int, list[Found]] = defaultdict(list)
-        for pid, tid in threads:
+        for pid, tid, ran_ns in threads:
             found = find(pid, tid)
-            if found is not None and found.cut == Edge.OUT_BLOCKED:
+            if found is not None and found.cut == Edge.OUT_BLOCKED and not _has_run(pid, tid, ran_ns):
                 by_process[pid].append(found)
         samples = []
         for pid, blocked in by_process.items():
@@ -147,3 +155,9 @@ class ThisMachine:
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array, Array]:
         return self._frames(samples, index, epochs)[:3]
+
+
+def _has_run(pid: int, tid: int, ran_ns: int) -> bool:
+    """Whether a thread has run since its account was this: it waits for something else now."""
+    account = account_of(pid, tid) if ran_ns >= 0 else None
+    return account is not None and account.run_ns != ran_ns

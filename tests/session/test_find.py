@@ -8,12 +8,18 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from collector.events import Edge, Reason
-from collector.session.attach import departures, find
+from collector.linux import tasks
+from collector.session.attach import STACK_WORDS, account_of, departures, find
+from collector.session.objects import Objects
+from collector.session.placing import placed_frames_of
+from collector.session.world import Sleeper, ThisMachine
+from collector.unwind.table import Tables
 
 PROGRAM = """
 #include <pthread.h>
@@ -101,3 +107,20 @@ def test_a_thread_is_found_on_the_cpu_that_it_was_last_on(built: Callable[..., P
         leaving = departures(pid, [found], time.monotonic_ns()).leaving
         assert leaving is not None
         assert leaving.cpu.tolist() == [cpu]
+
+
+def test_who_has_run_since_it_was_seen_to_sleep_is_no_sleeper_any_more(built: Callable[..., Path]) -> None:
+    """It waits at the same place again: for something else, since another time."""
+    objects = Objects(Tables())
+    world = ThisMachine(objects, partial(placed_frames_of, tables=objects.tables))
+    with running(built()) as (pid, _):
+        before = account_of(pid, pid)
+        assert before is not None
+        seen = Sleeper(pid, pid, before.run_ns)
+        assert [samples.tid.tolist() for samples in world.blocked([seen], 1, STACK_WORDS)] == [[pid]]
+        for signal_, state in ((signal.SIGSTOP, b"T"), (signal.SIGCONT, b"S")):
+            os.kill(pid, signal_)
+            while tasks.parse_stat(tasks.Files(pid, pid).read_once("stat")).state != state:
+                time.sleep(0.001)
+        assert world.blocked([seen], 1, STACK_WORDS) == []
+        assert [len(samples.tid) for samples in world.blocked([seen._replace(ran_ns=-1)], 1, STACK_WORDS)] == [1]

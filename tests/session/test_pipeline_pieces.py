@@ -57,7 +57,7 @@ from collector.session.tally import GONE, Tally
 from collector.session.tap import ON_CPU, Stretches
 from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import Unseen
-from collector.session.world import Place
+from collector.session.world import Place, Sleeper
 from collector.timing.states import Microstate
 from collector.unwind.batch import Stop
 from collector.unwind.table import Tables
@@ -89,7 +89,7 @@ class Alone:
     def switches(self, pid: int) -> tuple[int, int]:
         return 0, 0
 
-    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
         return []
 
     def mappings(self, pid: int, time_ns: int) -> list[Mapped]:
@@ -120,13 +120,15 @@ class Read(Alone):
         self.leaf = leaf
         self._reason = reason
         self.n_read = 0
+        self.asked: list[Sleeper] = []  # last
         self._is_deep = is_deep
         self._stop = Stop.ROOT
 
-    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
         self.n_read += len(threads)
         self._stop = Stop.TRUNCATED if self._is_deep and stack_words < deep.STACK_WORDS else Stop.ROOT
-        found = samples([((now_ns - START_NS) / MS, tid, self.leaf) for _, tid in threads], self._reason)
+        self.asked = [*threads]
+        found = samples([((now_ns - START_NS) / MS, one.tid, self.leaf) for one in threads], self._reason)
         return [found] if found is not None else []
 
     def frames(self, samples: ClockSamples, index: Array, epochs: Any) -> tuple[Array, Array, Array]:
@@ -726,7 +728,7 @@ def test_all_that_wait_with_their_leaf_alone_are_read_at_once(tmp_path: Path, is
 class Torn(Read):
     """One whose stacks end short, as in code without rules."""
 
-    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
         found = super().blocked(threads, now_ns, stack_words)
         self._stop = Stop.NO_RULE
         return found
@@ -1651,6 +1653,21 @@ def test_a_window_to_whose_end_we_come_late_has_one_thread_at_a_time_on_its_cpu(
     assert [recording.lengths(PID + n)[Microstate.WAIT_CPU] / MS for n in range(3)] == pytest.approx([0, 200, 200])
 
 
+@pytest.mark.parametrize(("read_ms", "ran_ms"), [(10, -1), (90, 10)], ids=["before it slept", "as it slept"])
+def test_who_is_asked_where_it_waits_is_still_where_its_account_was_read(tmp_path: Path, read_ms: int,
+                                                                        ran_ms: int) -> None:
+    world = Read(0x400300)
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    tid = PID + 1
+    recording.pipeline.feed(batch(
+        100, EXEC, Forked(START_NS + MS, PID, tid, PID, PID),
+        accounts=account((read_ms, tid, min(read_ms, 20) - 10, 0)),
+        switches=[(10, tid, Edge.IN), (20, tid, Edge.OUT_BLOCKED)]))
+    recording.pipeline.flush_waiting(START_NS + 100 * MS)
+    assert world.asked == [Sleeper(PID, tid, ran_ms * MS if ran_ms > 0 else -1)]
+    recording.finish(200)
+
+
 class Partly(Read):
     """One that does not show where some threads are."""
 
@@ -1658,8 +1675,8 @@ class Partly(Read):
         super().__init__(0x400300, reason=Reason.LOCK)
         self._hidden = hidden
 
-    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
-        return super().blocked([one for one in threads if one[1] not in self._hidden], now_ns, stack_words)
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        return super().blocked([one for one in threads if one.tid not in self._hidden], now_ns, stack_words)
 
 
 def test_who_is_asked_in_vain_keeps_nobody_from_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
