@@ -81,16 +81,14 @@ def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry
     objects = _load_objects(experiment, used_only=choice in _USED)
     mapped_unix_ns = {name: known.mapped_unix_ns for name, known in objects.items()}
     identities = {name: known.identities for name, known in objects.items()}
-    started_unix_ns = min(each.log.start_unix for each in experiment.family) * NS_PER_S
-    return _archived(experiment.archives, mapped_unix_ns, started_unix_ns, choice, force, dry_run, root, opened,
-                     identities)
+    return _archived(experiment.archives, mapped_unix_ns, choice, force, dry_run, root, opened, identities)
 
 
-def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], started_unix_ns: int, choice: str,
-                  root: str = "", opened: Mapping[bytes, str] = _NOTHING,
+def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: str, root: str = "",
+                  opened: Mapping[bytes, str] = _NOTHING,
                   identities: Mapping[bytes, Set[Identity]] = _NO_IDENTITIES) -> Report:
-    """The same for load objects that the caller knows, by name with the time when each was mapped last, of a recording
-    that began at ``started_unix_ns``; of some also which files they are.
+    """The same for load objects that the caller knows, by name with the time when each was mapped last; of some also
+    which files they are.
 
     Nothing is read of any experiment, so ``choice`` is not one that asks what was used. Raises ExperimentError.
     """
@@ -99,7 +97,7 @@ def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], started_u
     if choice == "off":
         return Report()
     objects = {name: time_ns for name, time_ns in mapped_unix_ns.items() if _is_file(name)}
-    return _archived(archives, objects, started_unix_ns, choice, root=root, opened=opened, identities=identities)
+    return _archived(archives, objects, choice, root=root, opened=opened, identities=identities)
 
 
 def add_made(archives: Path, name: bytes, content: bytes) -> None:
@@ -125,7 +123,7 @@ def add_made(archives: Path, name: bytes, content: bytes) -> None:
         os.close(directory_fd)
 
 
-def _archived(directory: Path, objects: Mapping[bytes, int], started_unix_ns: int, choice: str, force: bool = False,
+def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force: bool = False,
               dry_run: bool = False, root: str = "", opened: Mapping[bytes, str] = _NOTHING,
               identities: Mapping[bytes, Set[Identity]] = _NO_IDENTITIES) -> Report:
     report = Report()
@@ -134,8 +132,8 @@ def _archived(directory: Path, objects: Mapping[bytes, int], started_unix_ns: in
         for name, mapped_unix_ns in sorted(objects.items()):
             archiver.add(name, mapped_unix_ns)
         if choice in _SOURCES:
-            for source in archiver.sources(objects):
-                archiver.add(source, started_unix_ns)  # readers warn of sources that are newer, but not of copies
+            for source, mapped_unix_ns in sorted(archiver.sources(objects).items()):
+                archiver.add(source, mapped_unix_ns)  # readers warn of sources that are newer, but not of copies
     finally:
         archiver.close()
     return report
@@ -226,22 +224,24 @@ class _Archiver:
                                       "free some space and archive again") from error
             self._report.problems.append(f"{shown(os.fsdecode(name))}: not archived: {error.strerror}")
 
-    def sources(self, objects: Iterable[bytes]) -> list[bytes]:
-        """The source files that the line tables of the objects name and that exist; sorted."""
+    def sources(self, objects: Mapping[bytes, int]) -> dict[bytes, int]:
+        """The source files that the line tables of the objects name and that exist, and when the last one of these was
+        mapped: what is newer it was not made of."""
         from collector import dwarf, elf
 
-        found: set[bytes] = set()
-        for name in objects:
+        found: dict[bytes, int] = {}
+        for name, mapped_unix_ns in objects.items():
             try:
                 with elf.open_object(self._path(name)) as program:
                     debug = program.debug_object(self._root, self._root + os.fsdecode(name))
-                    found.update(dwarf.source_files(debug or program))
+                    for path in dwarf.source_files(debug or program):
+                        found[path] = max(mapped_unix_ns, found.get(path, 0))
                     if debug is not None:
                         debug.close()
             except ElfError as error:
                 if _is_elf(self._path(name)):
                     self._report.problems.append(f"{shown(os.fsdecode(name))}: no sources archived: {error}")
-        return sorted(path for path in found if os.path.isfile(self._path(path)))
+        return {path: mapped_unix_ns for path, mapped_unix_ns in found.items() if os.path.isfile(self._path(path))}
 
     def _path(self, name: bytes) -> str:
         return self._opened.get(name) or self._root + os.fsdecode(name)

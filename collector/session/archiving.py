@@ -41,8 +41,8 @@ def _archive(directory: Path, choice: str, header: Header, mapped_ns: Mapping[by
     if choice in archives.KNOWN_CHOICES:
         unix_ns = header.start_unix * NS_PER_S - header.start_ns
         mapped_unix_ns = {name: time_ns + unix_ns for name, time_ns in mapped_ns.items()}
-        return archives.archive_known(names.archives_path(directory), mapped_unix_ns, header.start_unix * NS_PER_S,
-                                      choice, root, opened, objects.identities).problems
+        return archives.archive_known(names.archives_path(directory), mapped_unix_ns, choice, root, opened,
+                                      objects.identities).problems
     from collector.experiment import reader
 
     return archives.archive(reader.open_experiment(directory), choice, root=root, opened=opened).problems

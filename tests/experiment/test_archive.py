@@ -270,12 +270,21 @@ def test_a_source_that_was_edited_since_is_archived_by_force_alone(record: Recor
     path, source = mapping(record, compiled), compiled.with_name("p.c")
     later = time.time() + 60
     os.utime(source, (later, later))
-    report = archive_known(archives_path(path), {os.fsencode(compiled): time.time_ns()}, time.time_ns(), "src")
+    report = archive_known(archives_path(path), {os.fsencode(compiled): time.time_ns()}, "src")
     assert report.problems == [f"{source}: not archived: it has changed since it was recorded"]
     assert archive(open_experiment(path), "src").problems == report.problems
     assert archived(path) == copies(compiled)
     assert archive(open_experiment(path), "src", force=True).problems == []
     assert archived(path) == copies(compiled, source)
+
+
+def test_a_source_that_was_made_while_a_program_was_built_is_archived(record: Record, compiled: Path) -> None:
+    """The recording of the build began before that, and the program was mapped behind it."""
+    path, now_s = mapping(record, compiled), time.time()
+    os.utime(compiled.with_name("p.c"), (now_s + 60, now_s + 60))
+    known = {os.fsencode(compiled): int((now_s + 70) * 1e9)}
+    assert archive_known(archives_path(path), known, "src").problems == []
+    assert archived(path) == copies(compiled, compiled.with_name("p.c"))
 
 
 def test_sources_of_a_program_whose_debug_file_is_beside_it(record: Record, compiled: Path) -> None:
@@ -286,7 +295,7 @@ def test_sources_of_a_program_whose_debug_file_is_beside_it(record: Record, comp
     name, now_ns = os.fsencode(compiled), time.time_ns()
     with compiled.open("rb") as file:
         opened = {name: f"/proc/self/fd/{file.fileno()}"}
-        assert archive_known(archives_path(path), {name: now_ns}, now_ns, "src", opened=opened).problems == []
+        assert archive_known(archives_path(path), {name: now_ns}, "src", opened=opened).problems == []
     assert archived(path) == copies(compiled, folder / "p.c")
 
 
@@ -309,13 +318,13 @@ def test_what_is_known_is_copied_without_reading(recorded: Path, files: dict[str
         path.unlink()
     later = now_ns + 3 * NS
     os.utime(files["idle"], ns=(later, later))
-    report = archive_known(archives_path(recorded), known, now_ns, "on")
+    report = archive_known(archives_path(recorded), known, "on")
     assert archived(recorded) == copies(files["used"], files["odd"])
     assert len(report.problems) == 1
     assert "idle.so: not archived: it has changed since it was recorded" in report.problems[0]
-    assert archive_known(archives_path(recorded), known, now_ns, "off") == Report()
+    assert archive_known(archives_path(recorded), known, "off") == Report()
     with pytest.raises(ExperimentError, match="cannot archive 'usedsrc' without reading; choose one of off, on,"):
-        archive_known(archives_path(recorded), known, now_ns, "usedsrc")
+        archive_known(archives_path(recorded), known, "usedsrc")
 
 
 def test_files_that_are_open_are_copied_from_there(recorded: Path, files: dict[str, Path]) -> None:
@@ -327,7 +336,7 @@ def test_files_that_are_open_are_copied_from_there(recorded: Path, files: dict[s
         files["used"].write_bytes(b"another")
         files["idle"].unlink()
         opened = {os.fsencode(files["used"]): f"/proc/self/fd/{used.fileno()}"}
-        report = archive_known(archives_path(recorded), known, now_ns, "on", opened=opened)
+        report = archive_known(archives_path(recorded), known, "on", opened=opened)
     copies_of = {copy.source: copy.target.read_bytes() for copy in report.copied}
     assert copies_of[os.fsencode(files["used"])] == original
     assert [problem.split(":")[0] for problem in report.problems] == [str(files["idle"])]
