@@ -181,12 +181,12 @@ def test_recordings_close_when_the_daemon_is_killed(machine: Machine, tmp_path: 
     name = str(machine.session("web")["experiments"][-1])
     machine.run("systemctl", "kill", "--kill-who=main", "--signal=KILL", "collectord.service")
 
-    def is_closed() -> bool:
-        data = machine.binary("tar", "-C", "/var/lib/collectord/own/web", "-cf", "-", name)
-        subprocess.run(["tar", "-C", tmp_path, "-xf", "-"], input=data, check=True)
-        return open_experiment(tmp_path / name).log.complete
-
-    until(is_closed, machine)
+    folder = "/var/lib/collectord/own/web"
+    # It is copied when it is closed: tar objects to files that change.
+    until(lambda: 'kind="exit"' in machine.run("cat", f"{folder}/{name}/log.xml"), machine)
+    data = machine.binary("tar", "-C", folder, "-cf", "-", name)
+    subprocess.run(["tar", "-C", tmp_path, "-xf", "-"], input=data, check=True)
+    assert open_experiment(tmp_path / name).log.complete
     until(lambda: machine.show("collectord.service", "ActiveState") == "active", machine)
     assert name in machine.session("web")["experiments"]
 

@@ -85,7 +85,7 @@ USAGE_ERRORS = {
     "interval and more": (["-p", "5\n", "true"], "from 0.5 to 1000 milliseconds"),
     "interval of many digits": (["-p", 400 * "9", "true"], "from 0.5 to 1000 milliseconds"),
     "interval of many digits in microseconds": (["-p", 400 * "9" + "u", "true"], "from 0.5 to 1000 milliseconds"),
-    "window of many digits": (["-t", 400 * "9", "true"], "give a duration"),
+    "window of many digits": (["-t", 400 * "9", "true"], "give at most"),
     "sample period of many digits": (["-S", 5000 * "9", "true"], "whole seconds from 1"),
     "size of many digits": (["-L", 5000 * "9", "true"], "give a size"),
     "signal of many digits": (["-l", 5000 * "9", "true"], "no such signal"),
