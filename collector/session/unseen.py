@@ -96,10 +96,13 @@ class UnseenOnes:
                 yield one, recorded, end_ns
 
     def _goes_on(self, one: Unseen) -> bool:
-        life = self._world.life(one.image.pid) if one.life is not None else None
-        if one.life is None or life is None or life.start_ticks != one.life.start_ticks:
+        if one.life is None:
             return False
-        one.life = life
+        arguments = one.arguments or self._world.arguments(one.image.pid)  # which an exec shows when it is over
+        life = self._world.life(one.image.pid)
+        if life is None or life.start_ticks != one.life.start_ticks:
+            return False
+        one.life, one.arguments = life, arguments
         return not life.is_over
 
     def warnings(self, start_ns: int) -> list[str]:

@@ -255,7 +255,10 @@ class KeepingWorld:
 
 
 def question(name: str, arguments: Sequence[Any]) -> list[Any]:
-    """What makes two questions the same: of a mapping, not its time."""
+    """What makes two questions the same: of a mapping, not its time; of who is blocked, not for how long it had run."""
+    if name == "blocked":
+        threads, *others = arguments
+        return [name, [(thread.pid, thread.tid) for thread in threads], *others]
     return [each._replace(time_ns=0) if isinstance(each, Mapped) else each for each in (name, *arguments)]
 
 

@@ -1243,6 +1243,29 @@ def test_what_was_used_before_events_were_taken_is_told_once(tmp_path: Path) -> 
     assert "used 0.03 s of CPU" in pipeline.unseen.warnings(START_NS)[0]
 
 
+class Unnamed(Proc):
+    """One in which an exec is not over at the first look."""
+
+    told_ones = iter((b"", b"sudo make"))
+
+    def arguments(self, pid: int) -> bytes:
+        return next(self.told_ones)
+
+
+def test_who_is_looked_at_amid_its_exec_has_its_command_line_later(tmp_path: Path) -> None:
+    world = Unnamed()
+    world.told = ProcessLife(5, False, 0, 0)
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    recording.pipeline.feed(batch(50, EXEC))
+    unseen = recording.pipeline.unseen
+    recorded = recording.experiments.by_image[0]
+    unseen.add(recorded.image, START_NS)
+    for _ in range(2):
+        assert list(unseen.ended()) == []
+    assert "(sudo make)" in unseen.warnings(START_NS)[0]
+    recording.finish(100)
+
+
 def test_of_many_whose_events_were_taken_the_first_are_kept(tmp_path: Path) -> None:
     recording, n = Recording(tmp_path / "test.1.er", world=Proc()), 31
     unseen = recording.pipeline.unseen
