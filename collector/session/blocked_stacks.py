@@ -13,7 +13,7 @@ from collector.events import ClockSamples
 from collector.session.attach import STACK_WORDS
 from collector.session.world import Sleeper, World
 
-# Threads, of about 50 us each. Three thousand can be asked twice: while they begin, and where they wait then.
+# Threads, of some 60 us each. Three thousand can be asked twice: while they begin, and where they wait then.
 _BUDGET, _AT_ONCE, _MORE_EACH_TIME = 6000, 4000, 300
 
 

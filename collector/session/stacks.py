@@ -299,14 +299,16 @@ class Stacks:
         return self._blocked.room
 
     def asked(self, untold: Array, now_ns: int) -> Iterator[Departures]:
-        """Where those at slots ``untold`` wait, whose departures were not told. Who has run since its account was read
-        waits for something else than up to ``now_ns``, which may be long ago."""
-        clocks = self._time.timeline.clocks
-        ran_ns = self._time.ledger.asleep_ns(untold, clocks.since_ns[untold])
-        for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS, ran_ns=ran_ns):
+        """Where those at slots ``untold`` wait, whose departures were not told. Of whom the account has grown since it
+        was read in this sleep, nothing is told: ``now_ns`` may be long ago, and it waits for something else now."""
+        run_ns = self._time.ledger.accounts_off_cpu_ns(untold, self._time.timeline.clocks.begun_ns[untold])
+        gone_on = {*untold[:self.n_to_ask].tolist()}
+        for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS, run_ns=run_ns):
+            gone_on.difference_update(placed.slot.tolist())
             self._last.grow(self._time.n_slots)
             self._last.set(placed, samples.time_ns, samples.cpu)
             yield _departures(samples, placed, np.arange(len(placed.slot)))
+        self._time.ask_also(gone_on)  # the next account tells that there was a run, also where no record does
 
     def deeper(self, blocked: Array, now_ns: int) -> Iterator[Departures]:
         """The whole stacks of those at slots ``blocked`` of which too little was copied; the kernel's part of them is
@@ -325,11 +327,11 @@ class Stacks:
 
     def _seen_at(self, slots: Array, now_ns: int, stack_words: int,
                  kernel_of: Callable[[Array], Array | None] | None = None,
-                 ran_ns: Array | None = None) -> Iterator[tuple[ClockSamples, Placed]]:
-        """A look at blocked threads (n,), by process. ``ran_ns`` (n,): see Sleeper; without it, nobody knows."""
+                 run_ns: Array | None = None) -> Iterator[tuple[ClockSamples, Placed]]:
+        """A look at blocked threads (n,), by process. ``run_ns`` (n,): see Sleeper; without it, there is none."""
         threads = [self._model.threads[slot] for slot in slots.tolist()]
-        ran = ran_ns.tolist() if ran_ns is not None else [-1] * len(threads)
-        sleepers = [Sleeper(thread.process.pid, thread.tid, ns) for thread, ns in zip(threads, ran, strict=True)]
+        accounts = run_ns.tolist() if run_ns is not None else [-1] * len(threads)
+        sleepers = [Sleeper(thread.process.pid, thread.tid, ns) for thread, ns in zip(threads, accounts, strict=True)]
         for samples in self._blocked.read(sleepers, now_ns, stack_words) if sleepers else ():
             frames = unwound(samples, self._model, self._world.frames)
             if kernel_of is not None:

@@ -68,6 +68,7 @@ class Timekeeping:
         self.woken = NO_MOMENTS  # of our threads, in this batch, as far as they end sleeps
         self._came = NO_MOMENTS  # when they got CPUs, where the very moment is known
         self.turns = Turns()
+        self._asked_also: set[int] = set()  # slots
         self._last_accounts = LastAccounts()
         self._known = Columns(delay_ns=("i8", -1))  # by the account before; -1: there is none
         self._n_slots = 0
@@ -540,12 +541,17 @@ class Timekeeping:
 
     def asks(self) -> list[tuple[int, int]]:
         """The threads, each one's process and own id, whose accounts the next batch must have whether it has records of
-        them or not: those that run, as far as we know; where switches are counted, all."""
+        them or not: those that run, as far as we know, and who is asked for; where switches are counted, all."""
         if self.counts:
             return self.living()
-        threads = [self.model.threads[slot] for slot in indices(self.timeline.clocks.kind == Edge.IN).tolist()
-                   if slot in self.model.threads]
+        slots = {*indices(self.timeline.clocks.kind == Edge.IN).tolist(), *self._asked_also}
+        self._asked_also = set()
+        threads = [self.model.threads[slot] for slot in sorted(slots) if slot in self.model.threads]
         return [(thread.process.pid, thread.tid) for thread in threads]
+
+    def ask_also(self, slots: Collection[int]) -> None:
+        """The next batch must have the accounts of threads at slots, too."""
+        self._asked_also.update(slots)
 
     def living(self) -> list[tuple[int, int]]:
         """All threads, each one's process and own id."""

@@ -32,11 +32,11 @@ class Place(NamedTuple):
 
 
 class Sleeper(NamedTuple):
-    """A thread that was off its CPU, and its account (ns on CPU) then, as of one that still is; -1: nobody knows."""
+    """A thread off its CPU; ``run_ns``: its account, read in this very sleep; -1: none was."""
 
     pid: int
     tid: int
-    ran_ns: int
+    run_ns: int
 
 
 class World(Protocol):
@@ -119,9 +119,9 @@ class ThisMachine:
 
     def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
         by_process: dict[int, list[Found]] = defaultdict(list)
-        for pid, tid, ran_ns in threads:
+        for pid, tid, run_ns in threads:
             found = find(pid, tid)
-            if found is not None and found.cut == Edge.OUT_BLOCKED and not _has_run(pid, tid, ran_ns):
+            if found is not None and found.cut == Edge.OUT_BLOCKED and not _has_run(pid, tid, run_ns):
                 by_process[pid].append(found)
         samples = []
         for pid, blocked in by_process.items():
@@ -157,7 +157,7 @@ class ThisMachine:
         return self._frames(samples, index, epochs)[:3]
 
 
-def _has_run(pid: int, tid: int, ran_ns: int) -> bool:
+def _has_run(pid: int, tid: int, run_ns: int) -> bool:
     """Whether a thread has run since its account was this: it waits for something else now."""
-    account = account_of(pid, tid) if ran_ns >= 0 else None
-    return account is not None and account.run_ns != ran_ns
+    account = account_of(pid, tid) if run_ns >= 0 else None
+    return account is not None and account.run_ns != run_ns

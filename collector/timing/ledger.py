@@ -184,12 +184,11 @@ class Ledger:
         at_ns: Array = np.where(self._of.has_base[slots], self._of.at_ns[slots], _FAR_NS)
         return at_ns
 
-    def asleep_ns(self, slots: Array, since_ns: Array) -> Array:
-        """The last accounts (n,) of threads that have been off their CPUs since then (n,), and until now; -1 where it
-        was read before that."""
+    def accounts_off_cpu_ns(self, slots: Array, since_ns: Array) -> Array:
+        """The last accounts (n,) of threads that are off their CPUs since then (n,); -1 where they are older."""
         of = self._of
-        asleep_ns: Array = np.where(of.has_base[slots] & (of.at_ns[slots] >= since_ns), of.run_ns[slots], -1)
-        return asleep_ns
+        found: Array = np.where(of.has_base[slots] & (of.at_ns[slots] >= since_ns), of.run_ns[slots], -1)
+        return found
 
     def bases_ns(self, slot: int) -> tuple[int, int] | None:
         """A thread's account when its clock began, at least and at most; None where that is not known."""

@@ -123,4 +123,4 @@ def test_who_has_run_since_it_was_seen_to_sleep_is_no_sleeper_any_more(built: Ca
             while tasks.parse_stat(tasks.Files(pid, pid).read_once("stat")).state != state:
                 time.sleep(0.001)
         assert world.blocked([seen], 1, STACK_WORDS) == []
-        assert [len(samples.tid) for samples in world.blocked([seen._replace(ran_ns=-1)], 1, STACK_WORDS)] == [1]
+        assert [len(samples.tid) for samples in world.blocked([seen._replace(run_ns=-1)], 1, STACK_WORDS)] == [1]

@@ -1246,10 +1246,11 @@ def test_what_was_used_before_events_were_taken_is_told_once(tmp_path: Path) -> 
 class Unnamed(Proc):
     """One in which an exec is not over at the first look."""
 
-    told_ones = iter((b"", b"sudo make"))
+    def __init__(self) -> None:
+        self.told_ones = [b"sudo make", b""]
 
     def arguments(self, pid: int) -> bytes:
-        return next(self.told_ones)
+        return self.told_ones.pop()
 
 
 def test_who_is_looked_at_amid_its_exec_has_its_command_line_later(tmp_path: Path) -> None:
@@ -1676,19 +1677,32 @@ def test_a_window_to_whose_end_we_come_late_has_one_thread_at_a_time_on_its_cpu(
     assert [recording.lengths(PID + n)[Microstate.WAIT_CPU] / MS for n in range(3)] == pytest.approx([0, 200, 200])
 
 
-@pytest.mark.parametrize(("read_ms", "ran_ms"), [(10, -1), (90, 10)], ids=["before it slept", "as it slept"])
+class Silent(Read):
+    """One in which all have gone on."""
+
+    def blocked(self, threads: Sequence[Sleeper], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        super().blocked(threads, now_ns, stack_words)
+        return []
+
+
+@pytest.mark.parametrize(("read_ms", "run_ns"), [(10, -1), (90, 10 * MS)], ids=["before it slept", "as it slept"])
 def test_who_is_asked_where_it_waits_is_still_where_its_account_was_read(tmp_path: Path, read_ms: int,
-                                                                        ran_ms: int) -> None:
-    world = Read(0x400300)
+                                                                        run_ns: int) -> None:
+    """However often it has been told until then. Whoever is not there has his account read with the next batch."""
+    world = Silent(0x400300)
     recording = Recording(tmp_path / "test.1.er", world=world)
     tid = PID + 1
     recording.pipeline.feed(batch(
         100, EXEC, Forked(START_NS + MS, PID, tid, PID, PID),
         accounts=account((read_ms, tid, min(read_ms, 20) - 10, 0)),
         switches=[(10, tid, Edge.IN), (20, tid, Edge.OUT_BLOCKED)]))
-    recording.pipeline.flush_waiting(START_NS + 100 * MS)
-    assert world.asked == [Sleeper(PID, tid, ran_ms * MS if ran_ms > 0 else -1)]
-    recording.finish(200)
+    for ms in (100, 200, 300):
+        recording.pipeline.flush_waiting(START_NS + ms * MS)
+        assert world.asked == [Sleeper(PID, tid, run_ns)]
+        assert (PID, tid) in recording.pipeline.time.asks()
+        assert (PID, tid) not in recording.pipeline.time.asks()
+        recording.pipeline.feed(batch(ms + 100))
+    recording.finish(400)
 
 
 class Partly(Read):
