@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:j:M:P:t:l:y:L:k:nvVh"
-_DIGITS_MAX = 20  # of a number: whether there is such a process is not said here
+_DIGITS_MAX = 20  # of a number; a longer one is none that anything takes
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
          "html", "html-file=", "python=", "js="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
@@ -49,7 +49,7 @@ er_print and `gprofng display text` read.
     format_ms(INTERVAL_HIGH_NS)} ms, lo {format_ms(INTERVAL_LOW_NS)} ms, or a
                               value in milliseconds (m) or microseconds (u); this machine allows
                               {format_ms(INTERVAL_MIN_NS)} to {format_ms(INTERVAL_MAX_NS)} ms
-  -o NAME.er                  name of the experiment; it must not exist
+  -o NAME.er                  name of the experiment; it must not exist, but of NAME.N.er the next free number is taken
   -O NAME.er                  the same, but overwrites an existing experiment
   -d DIR                      directory for an experiment whose name is not absolute
   -g GROUP.erg                add the experiment to a group file

@@ -17,7 +17,7 @@ Usage: er_archive [-a {'|'.join(_CHOICES)}] [-F] [-n] [-q] [-v] [--help] [-V] EX
 Copies what the experiment needs to be read elsewhere or later into the founder's archives directory.
   -a, -A CHOICE  on, ldobjects (default): all load objects; usedldobjects: those with samples;
                  usedsrc: these and their sources; src, all: all load objects and sources; off: nothing
-  -F             replace copies that are there already; copy sources that are newer than the experiment, too
+  -F             replace copies that are there already; copy sources that were edited since, too
   -n             say what would be copied, copy nothing
   -q             say nothing but errors
   -v             name every file

@@ -54,7 +54,8 @@ def exporting(directory: Path, exports: Sequence[tuple[str, str]], say: Callable
 
 @contextmanager
 def making_a_page(directory: Path, path: str, say: Callable[[str], None]) -> Iterator[None]:
-    """At the end makes the page of the experiment in ``directory``, as er_html does; without a file, beside it."""
+    """At the end makes the page of the experiment in ``directory``, as er_html does; without a file, in the current
+    directory."""
     yield
     if directory.is_dir():
         from collector.cli.er_html import make_after

@@ -47,7 +47,7 @@ class Format:
         except ModuleNotFoundError as err:
             if not self.extra:
                 raise
-            raise ExportError(f"{self.name} needs {err.name}: pip install 'collect[{self.extra}]'") from err
+            raise ExportError(f"{self.name} needs {err.name}: pip install {err.name}") from err
         return found
 
     def beside(self, experiment: Path) -> Path:
@@ -94,10 +94,11 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
     except OSError as err:
         raise ExportError(f"{path}: {err.strerror}") from err
     try:
-        with _removed_if_ended(name), open(fd, "wb") as file:
-            yield file
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
+        with _removed_if_ended(name):
+            with open(fd, "wb") as file:
+                yield file
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, target)
     except BaseException as err:
         with suppress(OSError):
             os.unlink(name)

@@ -318,7 +318,7 @@ def read(path: str | None, only: str | None = None) -> Config:
     handoff = config.handoff
     if handoff and handoff.url and handoff.format == "parquet" and find_spec("pyarrow") is None:
         raise configuration.ConfigError(f"{shown(path or '')}: [handoff] format parquet needs pyarrow: pip install "
-                                        "'collect[parquet]', or give another format")
+                                        "pyarrow, or give another format")
     return config
 
 

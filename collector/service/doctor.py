@@ -60,7 +60,7 @@ def _rights(daemon: Daemon) -> Iterator[Finding]:
         yield Finding(True, f"the daemon may lock {locked // MEGABYTE} MB of memory and no more: rings of perf events "
                             "are small, and waits of busy programs lose their stacks (LimitMEMLOCK=infinity of its "
                             "unit, ulimit -l)")
-    paranoid = proc.parameter("perf_event_paranoid")
+    paranoid = proc.parameter("kernel/perf_event_paranoid")
     if paranoid is not None and paranoid > 2 and daemon.house.access.may_become:
         yield Finding(True, f"kernel.perf_event_paranoid is {paranoid}: sessions of ordinary users take the signal "
                             "engine (sysctl kernel.perf_event_paranoid=2 allows them perf events)")

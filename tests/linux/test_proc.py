@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -189,3 +190,15 @@ def test_a_process_that_ends_before_its_memory_is_read_is_gone() -> None:
                 proc.memory_in(fd, start, 4)
         finally:
             os.close(fd)
+
+
+PARAMETERS = {name for path in Path(proc.__file__).parents[1].rglob("*.py")
+              for name in re.findall(r'\bparameter\("([^"]+)"\)', path.read_text())}
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_parameters_of_the_kernel_are_called_by_their_names(name: str) -> None:
+    """Those of Yama are there where it is."""
+    assert os.path.exists("/proc/sys/kernel") and "kernel/perf_event_paranoid" in PARAMETERS
+    if not name.startswith("kernel/yama/") or os.path.exists("/proc/sys/kernel/yama"):
+        assert proc.parameter(name) is not None

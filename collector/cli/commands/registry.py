@@ -156,7 +156,7 @@ COMMANDS = (
             "comparison:compare"),
     Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort",
             current="settings:current_sort"),
-    Command("dmetrics", "SPEC", "default metrics, before those known; also in .gprofng.rc, as the next six",
+    Command("dmetrics", "SPEC", "default metrics, before those known; also in .gprofng.rc, as other settings",
             "defaults:dmetrics"),
     Command("dsort", "SPEC", "the default order, as the first of SPEC that is shown", "defaults:dsort"),
     Command("en_desc", "on|off|=REGEX", "which descendants count: by lineage or program", "defaults:en_desc"),
