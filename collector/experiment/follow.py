@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -158,6 +159,7 @@ class Following:
         self._inode = -1
         self._listed = (0, 0)  # the directory's time, and when that was seen
         self._awaited: set[str] = set()  # descendants in it that are not followed yet
+        self._awaited_ns = 0  # when they were looked at, by CLOCK_MONOTONIC
         self._known: set[str] = set()
         self.all: list[Followed] = []
         self.refresh()
@@ -191,17 +193,24 @@ class Following:
             raise ExperimentError(f"{names.shown(self.path)}: not there any more: {error.strerror}") from error
 
     def _adopt(self) -> None:
-        """Takes descendants up once they have a stack: of those without one reports know nothing."""
+        """Takes descendants up once they have a stack: of those without one, which may never have any, reports know
+        nothing. Where nothing has come, they are looked at once a second."""
         changed_ns, now_ns = os.stat(self.path).st_mtime_ns, time.time_ns()
         if self._listed[0] != changed_ns or self._listed[1] - changed_ns <= NS_PER_S:
             self._listed = changed_ns, now_ns
             there = {name for name in os.listdir(self.path) if name.startswith("_") and name.endswith(names.SUFFIX)}
             self._awaited = there - self._known
-        for name in sorted(self._awaited, key=names.sort_key):
-            try:
-                if os.stat(self.path / name / "data.frameinfo").st_size:
-                    self.all.append(Followed(self.path / name, self.founder.experiment))
-                    self._known.add(name)
-                    self._awaited.remove(name)
-            except (FormatError, OSError):
-                continue
+        elif time.monotonic_ns() - self._awaited_ns < NS_PER_S:
+            return
+        self._awaited_ns = time.monotonic_ns()
+        for name in sorted(filter(self._has_stacks, self._awaited), key=names.sort_key):
+            with suppress(FormatError, OSError):
+                self.all.append(Followed(self.path / name, self.founder.experiment))
+                self._known.add(name)
+                self._awaited.remove(name)
+
+    def _has_stacks(self, name: str) -> bool:
+        try:
+            return os.stat(self.path / name / "data.frameinfo").st_size > 0
+        except OSError:
+            return False

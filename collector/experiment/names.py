@@ -87,7 +87,11 @@ def create_directory(output: str | None = None, overwrite: bool = False, directo
                      group: str | None = None) -> Path:
     """Make the founder's directory, for the user alone, at once. Raises ExperimentError; then nothing is left."""
     made = prepare_directory(output, overwrite, directory, group)
-    made.take_place()
+    try:
+        made.take_place()
+    except ExperimentError:
+        made.remove()
+        raise
     made.forget_replaced()
     return made.path
 
@@ -134,12 +138,22 @@ class NewDirectory:
         try:
             if os.path.lexists(self.path):
                 _check_removable(self.path)
-                self._replaced = aside
-                os.rename(self.path, aside)
+                self._put(aside)
             os.rename(self._draft, self.path)
         except OSError as error:
             raise _refusal(self.path, error) from error
         self._draft = None
+
+    def _put(self, aside: Path) -> None:
+        """The older one lies aside; one that cannot (of a layer below, in a container) is removed."""
+        self._replaced = aside
+        try:
+            os.rename(self.path, aside)
+        except OSError as error:
+            self._replaced = None
+            if error.errno not in (errno.EXDEV, errno.EBUSY):
+                raise
+            _remove(self.path)
 
     def forget_replaced(self) -> None:
         """Removes the older one. Raises ExperimentError."""

@@ -47,7 +47,8 @@ class Format:
         except ModuleNotFoundError as err:
             if not self.extra:
                 raise
-            raise ExportError(f"{self.name} needs {err.name}: pip install {err.name}") from err
+            library = (err.name or "").partition(".")[0]
+            raise ExportError(f"{self.name} needs {library}: pip install {library}") from err
         return found
 
     def beside(self, experiment: Path) -> Path:

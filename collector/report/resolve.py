@@ -141,13 +141,14 @@ class LoadedObject:
         """From file offsets to functions and lines, innermost first; nothing where there is no debug information."""
         from collector.report.symbols import Lines
 
-        if self._elf is None:
+        elf = self._elf
+        if elf is None:
             return lambda _: []
-        lines = Lines.of(self._debug or self._elf)
-        base = min((load.vaddr for load in self._elf.loads), default=0)
+        lines = Lines.of(self._debug or elf)
+        base = min((load.vaddr for load in elf.loads), default=0)
 
-        def look_up(file_offset: int) -> list[Frame]:
-            vaddr = self.vaddr_of(file_offset)
+        def look_up(file_offset: int) -> list[Frame]:  # not by self: garbage in circles keeps descriptors
+            vaddr = elf.vaddr_of(file_offset)
             return [] if vaddr is None else lines.at(vaddr, base)
 
         return look_up

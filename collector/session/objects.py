@@ -161,7 +161,11 @@ class Objects:
         """Whether there is another load object in the file by now; it may have been touched only."""
         if known.object is None or known.object.fd < 0 or _state(known.object.fd) == self._states[known.number]:
             return False
-        with suppress(ElfError, OSError), elf.object_of_fd(os.dup(known.object.fd), known.object.name) as now:
+        try:
+            again = os.dup(known.object.fd)
+        except OSError:  # no descriptors: nobody can tell
+            return False
+        with suppress(ElfError, OSError), elf.object_of_fd(again, known.object.name) as now:
             if identity_of(now) == self._identities[known.number]:
                 self._states[known.number] = _state(now.fd)
                 return False
@@ -193,7 +197,7 @@ class Objects:
 
     def _note_file(self, path: bytes, number: int, opened: elf.LoadObject) -> None:
         first = self.by_name.setdefault(path, opened)
-        if not os.path.sameopenfile(first.fd, opened.fd):
+        if first is not opened and not os.path.sameopenfile(first.fd, opened.fd):
             self.doubles.add(path)
         self._states[number] = _state(opened.fd)
         self.identities[path].add(self.identity(number))  # as it is now

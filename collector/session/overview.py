@@ -67,10 +67,9 @@ class Overview:
         switches = map(max, self._world.switches(pid), (last.voluntary_switches, last.involuntary_switches))
         return usage._replace(**dict(zip(("voluntary_switches", "involuntary_switches"), switches, strict=True)))
 
-    def note(self, recorded: Recorded, time_ns: int) -> None:
-        """What an image that goes on has used up to now, a time: of one that is not followed that is none of what it
-        executes; of one whose recording ends it is the last that can be read."""
-        self.usage(recorded, time_ns)
+    def leave_out(self, recorded: Recorded, time_ns: int) -> None:
+        """What an image that is not followed has used up to now, a time, is none of what it executes."""
+        self._counters(recorded, time_ns)
 
     def _counters(self, recorded: Recorded, time_ns: int) -> ProcessUsage:
         """Those of an image, as of now, or as they were last seen. The kernel counts from the process's birth on: what

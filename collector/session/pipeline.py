@@ -188,7 +188,7 @@ class Pipeline:
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.sample, self.overview.usage(recorded, now_ns), now_ns, label)
         for recorded in self._experiments.left_out():
-            self.overview.note(recorded, now_ns)
+            self.overview.leave_out(recorded, now_ns)
         self.sync()
 
     def finish(self, time_ns: int, remark: str) -> None:
@@ -197,7 +197,7 @@ class Pipeline:
         for recorded in self._experiments.open_ones():
             if recorded.parent is not None:
                 recorded.tell(Recorder.comment, remark)
-            self.overview.note(recorded, time_ns)
+            self.overview.usage(recorded, time_ns)  # the last that can be read
             self._experiments.end(recorded, time_ns)
         self._flush(time_ns, may_wait=False)
         self._taps.looks(time_ns, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import lzma
 import os
 import resource
@@ -256,9 +257,12 @@ def test_load_objects_need_few_descriptors_and_say_where_there_are_none(stripped
                                                                         ) -> None:
     program, vaddr = stripped("copy")
     many = [LoadedObject(str(program).encode(), 2, 0x1000, lambda: ObjectFile(program)) for _ in range(7)]
+    gc.collect()  # what earlier tests have left open
     before = len(os.listdir("/proc/self/fd"))
     assert [one.frames_at(vaddr)[0].line for one in many] == [2] * 7
     assert len(os.listdir("/proc/self/fd")) == before + 2 * 7  # the program's and that of its debug file
+    many.clear()
+    assert len(os.listdir("/proc/self/fd")) == before
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     last = max(map(int, os.listdir("/proc/self/fd")))
     more = [LoadedObject(str(program).encode(), 2, 0x1000, lambda: ObjectFile(program)) for _ in range(last)]

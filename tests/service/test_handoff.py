@@ -374,8 +374,13 @@ def test_a_configuration_that_is_read_amid_an_attempt_has_the_experiment_offered
     async def reload() -> None:
         queue.configure(config.Handoff(command=("sh", "-c", f"read x <{tmp_path}/mended; exit {push.REFUSED}")))
         queue.look()
-        with await asyncio.to_thread((tmp_path / "mended").open, "w"):  # when it has come so far
-            queue.configure(config.Handoff(command=("true",)))
+        fd = -1
+        while fd < 0:  # until the command has come so far
+            with suppress(OSError):
+                fd = os.open(tmp_path / "mended", os.O_WRONLY | os.O_NONBLOCK)
+            await asyncio.sleep(0.01)
+        queue.configure(config.Handoff(command=("true",)))
+        os.close(fd)
         await until_told(queue, 1, "done", "refused")
         await queue.close()
 
