@@ -288,6 +288,19 @@ def test_numbers_are_rounded_as_er_print_rounds_them(page: Path, look: Callable[
     assert found == [[f"{v / 1e6:.3f}" if v else "0.", f"{v / 500_000:.2f}" if v else "0."] for v in values]
 
 
+def test_a_canvas_is_no_larger_than_browsers_take(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    """A side has 32,767 pixels at most, whatever the screen; what is larger is less sharp."""
+    driver = look(page)
+    found = driver.execute_async_script("""const done = arguments[0]; import("page/ui").then(({ ground }) => {
+        const canvas = document.createElement("canvas");
+        done([[40, 50], [10, 40000], [40000, 10]].map((sides) => {
+            ground(canvas, ...sides);
+            return [canvas.width, canvas.height, canvas.style.width, canvas.style.height];
+        }));
+    });""")
+    assert found == [[40, 50, "40px", "50px"], [8, 32_767, "10px", "40000px"], [32_767, 8, "40000px", "10px"]]
+
+
 # --- keys -----------------------------------------------------------------------------------------
 
 
@@ -388,6 +401,100 @@ def test_dragging_selects_what_the_bounds_say(page: Path, experiment: Path, look
                      capsys=capsys)
     assert sorted(row[:5] for row in table(driver, "Functions")) == sorted(wanted)
     assert len(wanted) > len(PLAIN)
+
+
+def selected(driver: webdriver.Chrome) -> str:
+    """The filter of what is selected; nothing for all."""
+    drawn(driver)
+    return str(driver.execute_script("return document.querySelector('.chosen code')?.textContent ?? ''"))
+
+
+# --- one view after another -----------------------------------------------------------------------
+
+
+def recursed(path: Path) -> Path:
+    """Three threads in one stack of thirty frames, the later ones for a shorter time."""
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    recorder.function_mapped(START_NS, 0x10000, 0x1000, b"again")
+    (uid,) = recorder.frames.intern(np.full((1, 30), 0x10004, np.uint64), np.array([30]))
+    for thread in range(3):
+        n = 30 - 10 * thread
+        recorder.clock(np.full(n, 4711 + thread), np.zeros(n, int), START_NS + TICK_NS * (1 + np.arange(n)),
+                       np.full(n, uid), np.zeros(n, int), np.ones(n, int))
+    recorder.close(START_NS + 30 * TICK_NS)
+    return path
+
+
+def enter(driver: webdriver.Chrome, identity: str, value: str) -> None:
+    """A value into a field or a choice."""
+    driver.execute_script("""const field = document.getElementById(arguments[0]); field.value = arguments[1];
+        field.dispatchEvent(new Event("change", { bubbles: true }));""", identity, value)
+    drawn(driver)
+
+
+def is_zoomed(driver: webdriver.Chrome) -> bool:
+    """Whether the flame graph shows a part of itself, and stands at all."""
+    assert " in all." in driver.find_element("id", "flame-help").text
+    return bool(driver.find_elements("xpath", "//button[text()='Reset zoom']"))
+
+
+def test_a_zoomed_flame_graph_may_become_another(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    """What was zoomed, pointed at and reached by keys is not in a smaller tree, nor in fewer threads."""
+    driver = look(page_of(recursed(tmp_path / "again.1.er"), folder=tmp_path), "view=flame&metric=total")
+    ActionChains(driver, duration=20).move_to_element(driver.find_element("css selector", ".flame canvas")).perform()
+    reach(driver, ".flame canvas")
+    press(driver, *[Keys.ARROW_DOWN] * 21, Keys.ENTER, *[Keys.ARROW_DOWN] * 21)
+    assert is_zoomed(driver)
+    enter(driver, "metric", "user")
+    assert is_zoomed(driver)
+    enter(driver, "flame-group", "object")
+    assert not is_zoomed(driver)
+    enter(driver, "flame-group", "function")
+    for change in (lambda: driver.find_element("id", "flame-threads").click(),
+                   lambda: enter(driver, "bound-from", "0.25")):
+        if not driver.find_element("id", "flame-threads").is_selected():
+            driver.find_element("id", "flame-threads").click()
+        reach(driver, ".flame canvas")
+        press(driver, Keys.HOME, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ENTER,
+              *[Keys.ARROW_DOWN] * 9)
+        assert is_zoomed(driver)
+        change()
+        drawn(driver)
+        assert not is_zoomed(driver)
+
+
+PAINTED = """
+const copy = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+copy.drawImage(document.querySelector(".heat canvas"), 0, 0);
+return copy.getImageData(0, 0, 300, 150).data.some(Boolean);"""
+
+
+def test_a_heat_map_comes_back_after_nothing(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page, "view=timeline&metric=stop")
+    for _ in range(2):
+        assert "There is nothing of Stopped Time to show." in driver.find_element("css selector", ".heat").text
+        enter(driver, "metric", "user")
+        assert settled(driver, PAINTED)
+        enter(driver, "metric", "stop")
+
+
+def test_an_address_has_threads_that_there_are(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    for threads in ("-1", "1e-1.10.x"):
+        assert selected(look(page, f"view=timeline&threads={threads}")) == ""
+    assert "((THRID == 3) && (EXPID == 1))" in selected(look(page, "view=timeline&threads=-1.2.7"))
+
+
+def test_the_page_follows_its_address(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page, "view=flame")
+    settled(driver, "return location.hash === '#view=flame&metric=totalcpu'")  # which the page wrote itself
+    driver.execute_script("location.hash = 'metric=lock&view=threads&from=1000&threads=2'")
+    settled(driver, "return location.hash === '#view=threads&metric=lock&from=1000&threads=2'")
+    assert driver.find_element("id", "panel").get_attribute("aria-labelledby") == "tab-threads"
+    assert driver.execute_script("return document.getElementById('metric').value") == "lock"
+    assert selected(driver) == "-filters '(TSTAMP >= 1000) && (THRID == 3) && (EXPID == 1)'"
+    driver.execute_script("location.hash = 'view=threads&metric=lock'")
+    settled(driver, "return !document.querySelector('.chosen code')")
 
 
 # --- small windows, and paper ---------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // A flame graph that hangs from its root: as wide as the time is long, the largest first, callees below their callers.
 
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { html, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
 import { told, percent } from "page/figures";
 import { isDark } from "page/states";
 
@@ -17,10 +17,10 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
     const canvas = useRef();
     const mark = useRef();
     const { width } = useSize(frame);
-    const [zoom, setZoom] = useState(null); // { bucket, node }
-    const [current, setCurrent] = useState(null); // that the keyboard is on
-    const [hover, setHover] = useState(null);
-    useEffect(() => { setZoom(null); setCurrent(null); setHover(null); }, [tree, buckets.length]);
+    const owner = useMemo(() => ({}), [tree, buckets.map((one) => one.name).join("\n")]);
+    const [zoom, setZoom] = useStateOf(owner); // { bucket, node }
+    const [current, setCurrent] = useStateOf(owner); // that the keyboard is on
+    const [hover, setHover] = useStateOf(owner);
     const layout = useMemo(() => laidOut(tree, buckets, zoom, width), [tree, buckets, zoom, width]);
     const expression = useMemo(() => regular(pattern), [pattern]);
     const found = useMemo(() => matches(tree, buckets, expression), [tree, buckets, expression]);
@@ -88,6 +88,12 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
     </div>`;
 }
 
+/** A state that is null again with another owner, already while that is first drawn: its numbers mean nothing there. */
+function useStateOf(owner) {
+    const [state, setState] = useState({ owner, value: null });
+    return [state.owner === owner ? state.value : null, (value) => setState({ owner, value })];
+}
+
 // -- where frames are
 
 /** Frames that can be seen, level by level: { x, width, depth, node, bucket, weight }, the zoomed one and its callers wide. */
@@ -149,7 +155,7 @@ function moved(layout, current, key) {
     if (!["ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight", "Home"].includes(key)) return null;
     if (!current || key === "Home") return layout.levels[0]?.[0] ?? null;
     const middle = (one) => one.x + one.width / 2;
-    const level = layout.levels[current.depth];
+    const level = layout.levels[current.depth] ?? [];
     const place = level.findIndex((one) => one.node === current.node && one.bucket === current.bucket);
     if (key === "ArrowLeft") return level[place - 1] ?? current;
     if (key === "ArrowRight") return level[place + 1] ?? current;

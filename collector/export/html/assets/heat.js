@@ -51,8 +51,8 @@ export function Heat({ recording, metric, selection, onSelect }) {
         } else return;
         event.preventDefault();
     };
-    if (!isTime) return html`<p class="empty">The heat map shows times; choose one.</p>`;
-    if (!grid.most) return html`<p class="empty">There is nothing of ${metric.title} to show.</p>`;
+    const why = !isTime ? "The heat map shows times; choose one." : grid.most ? "" : `There is nothing of ${metric.title} to show.`;
+    if (why) return html`<div class="heat" ref=${frame}><p class="empty">${why}</p></div>`; // in the element whose size is followed
     const tell = (index) => `${moment(timeOf(index), grid.cell)}: ${told(grid.values[index] / 1000, "us")}`;
     return html`<div class="heat" ref=${frame}>
         <p class="under" id="heat-help">${metric.title} in cells of ${duration(grid.cell)}; a column is ${duration(grid.width)}, its time runs downward.

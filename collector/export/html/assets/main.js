@@ -46,6 +46,16 @@ function App({ recording }) {
         return () => clearTimeout(keep);
     }, [view, metric, selection]);
     const select = (next) => setSelection((before) => (same(before, next) ? before : next));
+    useEffect(() => { // the address may be changed by hand
+        const follow = () => {
+            const next = remembered(recording, views);
+            setView(next.view);
+            setCommand(next.metric);
+            select(next.selection);
+        };
+        window.addEventListener("hashchange", follow);
+        return () => window.removeEventListener("hashchange", follow);
+    }, [recording, views]);
     const shared = { recording, metric, sums, weights, selection, counted, onSelect: select, range, onRange: setRange,
         isFew, onMore: () => setFew((before) => !before) };
     const open = (to) => { setView(to); };
@@ -174,7 +184,7 @@ function remember(view, metric, selection) {
 function remembered(recording, views) {
     const parts = new URLSearchParams(location.hash.slice(1));
     const number = (key) => (parts.has(key) && Number.isFinite(Number(parts.get(key))) ? Math.round(Number(parts.get(key))) : null);
-    const threads = (parts.get("threads") ?? "").split(".").filter(Boolean).map(Number).filter((one) => one < recording.nThreads);
+    const threads = (parts.get("threads") ?? "").split(".").filter((one) => /^\d+$/.test(one)).map(Number).filter((one) => one < recording.nThreads);
     const view = views.some(([key]) => key === parts.get("view")) ? parts.get("view") : recording.compared ? "comparison" : "summary";
     const { totals } = recording.allSums;
     const hasCpu = ON_CPU.some((state) => totals[state]);

@@ -25,9 +25,11 @@ export function useSize(reference) {
     return size;
 }
 
-/** A context to draw on, cleared; one unit is a CSS pixel. */
+const CANVAS_MAX = 32767; // pixels of a side: browsers draw nothing on a larger canvas
+
+/** A context to draw on, cleared; one unit is a CSS pixel. What is too large to be as sharp as the screen is less sharp. */
 export function ground(canvas, width, height) {
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = Math.min(window.devicePixelRatio || 1, CANVAS_MAX / Math.max(width, height));
     const [w, hh] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (canvas.width !== w || canvas.height !== hh) [canvas.width, canvas.height] = [w, hh];
     canvas.style.width = `${width}px`;
