@@ -28,9 +28,13 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from collector.aggregate.language import compile_expression
+from collector.aggregate.ready import READY
 from collector.cli import er_html
 from collector.errors import CollectorError
+from collector.experiment.aggregations import Stored, pack
 from collector.experiment.recorder import Header, Recorder
+from collector.experiment.records import KEY_NAME, KEY_NUMBER
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -286,6 +290,14 @@ def test_numbers_are_rounded_as_er_print_rounds_them(page: Path, look: Callable[
     found = driver.execute_async_script("""const [values, done] = arguments; import("page/figures").then((module) =>
         done(values.map((one) => [module.seconds(one), module.share(one / 500000)])));""", values)
     assert found == [[f"{v / 1e6:.3f}" if v else "0.", f"{v / 500_000:.2f}" if v else "0."] for v in values]
+
+
+def test_a_zero_before_the_point_is_kept(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page)
+    values = [99_960_000, 99_960, 100_000_000, 12_000_000, 10_000, 1_500_000]
+    found = driver.execute_async_script("""const [values, done] = arguments; import("page/figures").then((module) =>
+        done(values.map(module.duration)));""", values)
+    assert found == ["100 ms", "100 \u00b5s", "100 ms", "12 ms", "10 \u00b5s", "1.5 ms"]
 
 
 def test_a_canvas_is_no_larger_than_browsers_take(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
@@ -647,6 +659,18 @@ def test_a_comparison_has_the_figures_of_er_print(workload: Callable[..., Path],
     assert "leaky:" in voices(driver)
 
 
+def test_nothing_is_compared_where_no_times_were_recorded(look: Callable[..., webdriver.Chrome],
+                                                          tmp_path: Path) -> None:
+    """The page is as it is of one of them, and says so."""
+    paths = [tmp_path / f"{name}.1.er" for name in ("one", "other")]
+    for path in paths:
+        path.mkdir()
+        Recorder.create(path, replace(HEADER, interval_ns=0, numstates=0)).close(START_NS + 1)
+    driver = look(page_of("--compare", *paths, folder=tmp_path))
+    assert driver.find_element("id", "panel").text == "There is nothing to compare: no times were recorded."
+    assert "No time was recorded" in look(tmp_path / "page.html", "view=summary").find_element("id", "panel").text
+
+
 INLINED_C = """\
 static inline __attribute__((always_inline)) unsigned long churn(unsigned long n)
 {
@@ -869,6 +893,69 @@ def hurt(experiment: Path, number: int) -> None:
     for _ in range(20):
         content[int(random.integers(len(content)))] = int(random.integers(256))
     file.write_bytes(content)
+
+
+# --- aggregations ---------------------------------------------------------------------------------
+
+
+def aggregated(expression: str, values: dict[tuple[int, ...], list[int]], names: Sequence[bytes] = (),
+               n_dropped: int = 0) -> Stored:
+    """What was recorded by key, of keys of numbers; with ``names`` those below 0 are names, from the first on: -1."""
+    query = compile_expression(expression)
+    states = [query.fold.empty() for _ in values]
+    for state, each in zip(states, values.values(), strict=True):
+        query.fold.add(state, each)
+    keys = np.array([*values])
+    kinds = [KEY_NAME if (column < 0).any() else KEY_NUMBER for column in keys.T]
+    return Stored(query.expression, tuple(kinds), np.where(keys < 0, -1 - keys, keys), np.array(states), len(values),
+                  tuple(names), n_dropped)
+
+
+def page_with(path: Path, *stored: Stored) -> Path:
+    """The page of an experiment that has these aggregations, and nothing else."""
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    recorder.aggregations(pack(stored))
+    recorder.close(START_NS + 1)
+    return page_of(path, folder=path.parent)
+
+
+def test_values_of_aggregations_have_the_unit_of_their_expression(look: Callable[..., webdriver.Chrome],
+                                                                  tmp_path: Path) -> None:
+    """Times were divided, a variance is no time, and a bucket without a lower bound ends where the next one begins."""
+    page = page_with(
+        tmp_path / "units.1.er", aggregated("sums[tid] = sum(sleep / 1ms)", {(7,): [200, 300]}),
+        aggregated("plain[tid] = sum(sleep)", {(7,): [500_000]}),
+        aggregated("times[tid] = sum(switches / 2)", {(7,): [500_000]}),
+        aggregated("spread[tid] = variance(sleep)", {(7,): [0, 2_000_000]}),
+        aggregated("pieces[tid] = lquantize(sleep / 1ms, 10, 30, 5)", {(7,): [3, 12, 12, 31]}, n_dropped=1_002))
+    driver = look(page, "view=aggregations")
+    found = {name: [row[0] for row in table(driver, name)] for name in ("sums", "plain", "times", "spread")}
+    assert found == {"sums": ["500 ms"], "plain": ["500 \u00b5s"], "times": ["500,000"],
+                     "spread": ["2,000,000,000,000"]}
+    bounds = [one.text for one in driver.find_elements("css selector", ".histogram td:first-child")]
+    assert bounds == ["< 10 ms", "10 ms", "15 ms", "30 ms"]
+    assert [one.text for one in driver.find_elements("css selector", ".aggregations .under")][-1] == (
+        "1,002 values are of keys for which the recording had no room.")
+
+
+def test_what_a_page_has_not_of_aggregations_is_said(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    """Of keys those with the largest values are there, as histograms, too, and the longest waits."""
+    page = page_with(
+        tmp_path / "many.1.er", aggregated("few[tid] = sum(sleep)", {(one,): [one] for one in range(1, 61)}),
+        aggregated("many[tid] = sum(sleep)", {(one,): [one] for one in range(1, 1_062)}),
+        aggregated("pieces[tid] = quantize(sleep)", {(one,): [1 << one] for one in range(1, 41)}),
+        aggregated(READY["wakers"], {(-1, one, -2, one + 1, -3): [one] for one in range(1, 402)},
+                   (b"waker", b"woken", b"sleep")))
+    driver = look(page, "view=aggregations")
+    drawn(driver)
+    notes = [one.text for one in driver.find_elements("css selector", ".aggregations .under")]
+    assert [note for note in notes if note.startswith("The page has")] == [
+        "The page has 400 of 401 rows, those with the longest waits.",
+        "The page has 60 of 1,061 keys, those with the largest values.",
+        "The page has 60 of 401 keys, those with the largest values."]
+    assert len(driver.find_elements("css selector", ".histogram")) == 40
+    assert table(driver, "many")[0][0] == "1.06 \u00b5s"
 
 
 # --- the command ----------------------------------------------------------------------------------

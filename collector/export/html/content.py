@@ -72,7 +72,7 @@ def packed(data: DataSet, more: More) -> Packed:
         functions=[printable(one.name) for one in data.functions], objects=objects, object_of=object_of,
         lines=[printable(one) for one in found.lines], marks=[TRUNCATED_FUNCTION, FAILED_FUNCTION],
         firsts=_firsts(found), remarks=_remarks(data, more.problems),
-        aggregations=json.loads(aggregations.document(more.aggregated, _KEYS_SHOWN))["aggregations"],
+        aggregations=_aggregations(more.aggregated),
         wakers=_wakers(more.wakes), code=[_code(one) for one in more.code], compared=_compared(more.compared))
     _add_columns(result, found)
     return result
@@ -209,6 +209,13 @@ _LEVELS = {"cerror": "error", "cwarn": "warning", "comment": "remark"}
 
 
 # -- documents
+
+
+def _aggregations(found: Sequence[Merged]) -> list[dict[str, Any]]:
+    """Those with the largest values, and how many there are."""
+    documents = json.loads(aggregations.document(found, _KEYS_SHOWN))["aggregations"]
+    return [document | {"n_recorded": len(one.recorded), "n_synthetic": len(one.synthetic)}
+            for document, one in zip(documents, found, strict=True)]
 
 
 def _wakers(wakes: AllWakes | None) -> dict[str, Any] | None:

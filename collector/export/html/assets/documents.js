@@ -94,20 +94,31 @@ export function Aggregations({ recording, selection }) {
         ${recording.aggregations.map((one) => {
             const place = one.keys.indexOf("tid");
             const synthetic = ofThem(one.synthetic, place);
+            const [n, all] = [one.recorded.length + one.synthetic.length, one.n_recorded + one.n_synthetic];
             return html`<section key=${one.name}><h2>${one.name}</h2><p class="under"><code>${one.expression}</code></p>
                 <${Whole} selection=${selection} isByThread=${place >= 0} />
                 <${Entries} one=${one} entries=${ofThem(one.recorded, place)} />
-                ${synthetic.length ? html`<h3>synthetic: sums up right, not seen one by one</h3><${Entries} one=${one} entries=${synthetic} />` : null}</section>`;
+                ${synthetic.length ? html`<h3>synthetic: sums up right, not seen one by one</h3><${Entries} one=${one} entries=${synthetic} />` : null}
+                <${Largest} n=${n} all=${all} what="keys, those with the largest values" />
+                ${one.dropped ? html`<p class="under">${count(one.dropped, "value is", "values are")} of keys for which the recording had no room.</p>` : null}</section>`;
         })}</div>`;
 }
 
+/** Says so where the page does not have all. */
+function Largest({ n, all, what }) {
+    return n < all ? html`<p class="under">The page has ${n.toLocaleString("en")} of ${all.toLocaleString("en")} ${what}.</p>` : null;
+}
+
+const count = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
 const keyText = (key) => key.map((part) => (Array.isArray(part) ? part.join(" ← ") : String(part))).join(" · ") || "all";
-const isTime = (one) => one.function !== "count" && !["1", "switches"].includes(String(one.value ?? ""));
+const isTime = (one) => !["count", "variance"].includes(one.function) && !["1", "switches"].includes(String(one.value ?? ""));
+const valueText = (one, n) => (isTime(one) ? duration(n * one.divisor) : Number(n).toLocaleString("en"));
 
 function Entries({ one, entries }) {
-    const value = (n) => (isTime(one) ? duration(n) : Number(n).toLocaleString("en"));
+    const value = (n) => valueText(one, n);
     if (!entries.length) return html`<p class="empty">nothing</p>`;
-    if (entries[0].buckets) return html`<div class="histograms">${entries.slice(0, 24).map((entry) => html`<${Histogram} entry=${entry} one=${one} />`)}</div>`;
+    if (entries[0].buckets) return html`<div class="histograms">${entries.map((entry) => html`<${Histogram} entry=${entry} one=${one} />`)}</div>`;
     const most = Math.max(...entries.map((entry) => Number(entry.value)), 1);
     const rows = entries.map((entry) => ({ name: keyText(entry.key), value: Number(entry.value) }));
     const columns = [number("value", `${one.function}(${one.value ?? ""})`, (row) => row.value, (row) => value(row.value)),
@@ -124,11 +135,11 @@ const withGaps = (buckets) => buckets.flatMap((bucket, i) => {
 });
 
 function Histogram({ entry, one }) {
-    const value = (n) => (n === null ? "" : isTime(one) ? duration(n) : Number(n).toLocaleString("en"));
+    const value = (n) => valueText(one, n);
     const most = Math.max(...entry.buckets.map((bucket) => bucket.count), 1);
     return html`<table class="histogram"><caption><bdi>${keyText(entry.key)}</bdi></caption>
         <thead><tr><th scope="col" class="n">from</th><th scope="col"><span class="voice">distribution</span></th><th scope="col" class="n">count</th></tr></thead>
-        <tbody>${withGaps(entry.buckets).map((bucket) => html`<tr><td class="n">${bucket.min === null ? `≤ ${value(bucket.max)}` : value(bucket.min)}</td>
+        <tbody>${withGaps(entry.buckets).map((bucket) => html`<tr><td class="n">${bucket.min === null ? `< ${value(bucket.max + 1)}` : value(bucket.min)}</td>
             <td><div class="bar" aria-hidden="true"><i class="plain" style=${{ width: `${100 * bucket.count / most}%` }}></i></div></td>
             <td class="n">${bucket.count.toLocaleString("en")}</td></tr>`)}</tbody></table>`;
 }
@@ -143,12 +154,19 @@ function Wakers({ wakers, tids, selection }) {
         { key: "name", title: "Woken", value: (row) => row.name }];
     return html`<section><h2>Who ended whose waits</h2><${Whole} selection=${selection} isByThread />
         <${Table} label="Wake-ups" columns=${columns} rows=${rows} height=${320} />
+        <${Largest} n=${wakers.rows.length} all=${wakers.n} what="rows, those with the longest waits" />
         ${wakers.unseen_s ? html`<p class="under">${wakers.unseen_s.toFixed(3)} s of waits were not seen one by one: who ended them is not known.</p>` : null}</section>`;
 }
 
 // -- comparison
 
-export function Comparison({ recording, selection, height }) {
+export function Comparison(props) {
+    const { functions, tree } = props.recording.compared;
+    const hasTimes = [[functions, "i"], [functions, "e"], [tree, "a"]].every(([document, flavor]) => parts(document, flavor, 2).b);
+    return hasTimes ? html`<${Sides} ...${props} />` : html`<p class="empty">There is nothing to compare: no times were recorded.</p>`;
+}
+
+function Sides({ recording, selection, height }) {
     const { compared } = recording;
     const [side, setSide] = useState("2");
     const [kind, setKind] = useState("i");

@@ -43,7 +43,7 @@ export function duration(ns) {
 }
 
 function trimmed(value) {
-    return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3).replace(/\.?0+$/, "");
+    return Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
 /** A value for people, in the unit of its metric. */
