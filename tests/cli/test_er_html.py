@@ -25,6 +25,7 @@ import prefork
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.mouse_button import MouseButton
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -413,6 +414,40 @@ def test_dragging_selects_what_the_bounds_say(page: Path, experiment: Path, look
                      capsys=capsys)
     assert sorted(row[:5] for row in table(driver, "Functions")) == sorted(wanted)
     assert len(wanted) > len(PLAIN)
+
+
+@pytest.mark.parametrize("canvas", [".strip canvas", ".timeline canvas", ".heat canvas"])
+def test_only_the_first_button_selects_and_while_it_is_held(page: Path, look: Callable[..., webdriver.Chrome],
+                                                            canvas: str) -> None:
+    """Also where the page is not told that it was released, or that the drag is another one's."""
+    driver = look(page, "view=timeline&metric=total")
+    place = driver.find_element("css selector", canvas)
+    driver.execute_script("""arguments[0].scrollIntoView({ block: "center" });
+        addEventListener("contextmenu", (event) => event.preventDefault());""", place)
+    drawn(driver)
+    mouse = at_left_of(driver, place)
+    mouse.w3c_actions.pointer_action.pointer_down(MouseButton.RIGHT)
+    mouse.move_by_offset(200, 0)
+    mouse.w3c_actions.pointer_action.pointer_up(MouseButton.RIGHT)
+    mouse.perform()
+    assert selected(driver) == ""
+    driver.execute_script("""
+        addEventListener("pointerup", (event) => event.stopImmediatePropagation(), { capture: true, once: true });""")
+    at_left_of(driver, place).click_and_hold().move_by_offset(60, 0).release().perform()
+    before = selected(driver)
+    assert "TSTAMP <" in before
+    ActionChains(driver, duration=20).move_by_offset(140, 0).perform()
+    assert selected(driver) == before
+    at_left_of(driver, place).click_and_hold().perform()
+    before = selected(driver)
+    driver.execute_script("arguments[0].dispatchEvent(new PointerEvent('pointercancel'))", place)
+    ActionChains(driver, duration=20).move_by_offset(200, 0).release().perform()
+    assert selected(driver) == before
+
+
+def at_left_of(driver: webdriver.Chrome, element: Any) -> ActionChains:
+    """The mouse goes there, 100 pixels from the middle."""
+    return ActionChains(driver, duration=20).move_to_element_with_offset(element, -100, 0)
 
 
 def selected(driver: webdriver.Chrome) -> str:

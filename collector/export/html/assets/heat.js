@@ -1,7 +1,7 @@
 // Time against time within a column, as FlameScope draws it: patterns that repeat, and moments unlike the others.
 
 import { html, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, FONT, Tip, Voice } from "page/ui";
-import { ordered, clamp } from "page/timeline";
+import { ordered, clamp, isPressed } from "page/timeline";
 import { duration, moment, ticks, told } from "page/figures";
 import { isDark, N_STATES } from "page/states";
 
@@ -58,12 +58,13 @@ export function Heat({ recording, metric, selection, onSelect }) {
         <p class="under" id="heat-help">${metric.title} in cells of ${duration(grid.cell)}; a column is ${duration(grid.width)}, its time runs downward.
             Drag from the first cell to the last; or arrow keys, with Shift to select.</p>
         <canvas ref=${canvas} tabindex="0" role="application" aria-label="Heat map of time" aria-describedby="heat-help" onKeyDown=${keys} onBlur=${() => setCell(null)}
-            onPointerDown=${(event) => { drag.current = at(event); if (drag.current !== null) choose(drag.current, drag.current); canvas.current.setPointerCapture(event.pointerId); }}
+            onPointerDown=${(event) => { if (event.button) return; drag.current = at(event); if (drag.current !== null) choose(drag.current, drag.current); canvas.current.setPointerCapture(event.pointerId); }}
             onPointerMove=${(event) => {
                 const index = at(event);
+                if (!isPressed(event)) drag.current = null;
                 setHover(index === null ? null : { index, x: event.clientX, y: event.clientY });
-                if (drag.current !== null && index !== null && event.buttons) choose(drag.current, index);
-            }} onPointerUp=${() => { drag.current = null; }} onMouseLeave=${() => setHover(null)} />
+                if (drag.current !== null && index !== null) choose(drag.current, index);
+            }} onPointerUp=${() => { drag.current = null; }} onPointerCancel=${() => { drag.current = null; }} onMouseLeave=${() => setHover(null)} />
         <${Tip} at=${hover}>${hover && html`<p>${tell(hover.index)}</p>`}<//>
         <${Voice} text=${cell ? tell(cell.at) : ""} /></div>`;
 }

@@ -65,6 +65,7 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
         return () => element?.removeEventListener("wheel", wheel);
     });
     const down = (event) => {
+        if (event.button) return;
         const { x, y } = place(event);
         const row = y > AXIS ? rowAt(y) : null;
         if (x < names) {
@@ -76,6 +77,7 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
     };
     const move = (event) => {
         const { x, y } = place(event);
+        if (!isPressed(event)) drag.current = null;
         if (drag.current) {
             if (Math.abs(x - drag.current.x) > 2) onSelect({ ...selection, ...ordered(drag.current.time, scaled.time(x)) });
             return setHover(null);
@@ -122,7 +124,7 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
             onScroll=${(event) => setTop(event.target.scrollTop)}>
             <div class="timeline-all" style=${{ height: `${rows.length * ROW + AXIS}px` }}>
                 <canvas ref=${canvas} tabindex="0" role="application" aria-label="Timeline of threads" aria-describedby="timeline-help"
-                    onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onMouseLeave=${() => setHover(null)}
+                    onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${() => { drag.current = null; }} onMouseLeave=${() => setHover(null)}
                     onDblClick=${() => selection.from !== null && onRange(bounded(recording, { from: selection.from, to: selection.to ?? recording.end }))}
                     onKeyDown=${keys} onBlur=${() => setCursor(null)} />
             </div>
@@ -139,6 +141,9 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
 }
 
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+/** Whether a drag goes on: a button that is released elsewhere is not told of. */
+export const isPressed = (event) => (event.buttons & 1) === 1;
 
 const shifted = ({ from, to }, by) => ({ from: from + by, to: to + by });
 
@@ -392,9 +397,13 @@ export function Strip({ recording, selection, onSelect, range }) {
     return html`<div class="strip" ref=${frame}>
         <canvas ref=${canvas} tabindex="0" role="application"
             aria-label="All threads over time, by state: left, right, Home and End move, with Shift select, Escape clears"
-            onPointerDown=${(event) => { drag.current = xOf(event); canvas.current.setPointerCapture(event.pointerId); }}
-            onPointerMove=${(event) => drag.current !== null && Math.abs(xOf(event) - drag.current) > 2
-                && onSelect({ ...selection, ...ordered(scaled.time(drag.current), scaled.time(xOf(event))) })}
+            onPointerDown=${(event) => { if (event.button) return; drag.current = xOf(event); canvas.current.setPointerCapture(event.pointerId); }}
+            onPointerMove=${(event) => {
+                if (!isPressed(event)) drag.current = null;
+                if (drag.current !== null && Math.abs(xOf(event) - drag.current) > 2) {
+                    onSelect({ ...selection, ...ordered(scaled.time(drag.current), scaled.time(xOf(event))) });
+                }
+            }} onPointerCancel=${() => { drag.current = null; }}
             onPointerUp=${(event) => {
                 if (drag.current !== null && Math.abs(xOf(event) - drag.current) <= 2) onSelect({ ...selection, from: null, to: null });
                 drag.current = null;
