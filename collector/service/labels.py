@@ -34,6 +34,15 @@ def of_cgroup(path: str) -> dict[str, str]:
     return {"cgroup": path, "unit": units[-1] if units else "", "container": container[1] if container else ""}
 
 
+def program(pid: int) -> tuple[int, int] | None:
+    """The file that a process runs, by device and inode; None where that is not to be seen."""
+    try:
+        status = os.stat(f"/proc/{pid}/exe")
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def build_id_command(pid: int) -> list[str]:
     """A command that says the build id of the program that a process runs, and nothing where there is none."""
     return [sys.executable, "-I", "-c", "import sys; from collector.service.labels import build_id; "

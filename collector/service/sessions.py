@@ -117,7 +117,7 @@ class Session:
         self._current_bytes = 0
         self._n_lines = 0
         self._last = ""  # what the run said last
-        self._built: tuple[int, dict[str, str]] = (-1, {})
+        self._built: tuple[object, dict[str, str]] = (None, {})
         self._scan_at_s = 0.0
         self._orders = -1  # a pipe to the run
         self._ended = asyncio.Event()
@@ -181,7 +181,7 @@ class Session:
         self._become("starting", "; ".join(found.refused[:3]))
         try:
             self.folder = await self._house.spool.make(self.order.owner, found.rights, self.order.id)
-            self.labels |= labelling.of_process(found.held[0].pid) | await self._build(found.held[0])
+            await self.label(found.held[0])
             if not self._ended.is_set():  # or it was meanwhile, when there was nobody to be told
                 await self._run(window)
         finally:
@@ -215,13 +215,18 @@ class Session:
         if self.state not in FOR_GOOD:
             self._become("waiting")
 
+    async def label(self, first: Held) -> None:
+        """The labels of the next run: those that were asked for, and what its first process is now."""
+        self.labels = {**self.order.labels, **labelling.of_process(first.pid), **await self._build(first)}
+
     async def _build(self, first: Held) -> dict[str, str]:
-        """The label of the program that a process runs; looked up once for each process."""
-        if self._built[0] != first.owner.start_ticks:
+        """The label of the program that a process runs; looked up once for each program of each process."""
+        key = first.owner.start_ticks, labelling.program(first.pid)  # an exec does not change since when it lives
+        if self._built[0] != key:
             command, found = labelling.build_id_command(first.pid), ""
             with suppress(CollectorError, asyncio.TimeoutError):
                 found = await run(self._as(command), _BUILD_S)
-            self._built = first.owner.start_ticks, {"build": found} if _HEXADECIMAL.fullmatch(found) else {}
+            self._built = key, {"build": found} if _HEXADECIMAL.fullmatch(found) else {}
         return self._built[1]
 
     def _as(self, argv: list[str]) -> list[str]:
