@@ -167,8 +167,8 @@ class Clients:
         self._check_number(peer, is_root)
         plan = Plan(rotate_s=0.0, rotate_megabytes=limits.megabytes_per_session,
                     once=bool(wanted.pids) or wish.is_bounded)
-        order = Order(self._free_id(), peer, wanted, wish, plan, dict(message.labels), limits.experiments_per_session,
-                      limits.megabytes_per_session)
+        order = Order(self._free_id(peer), peer, wanted, wish, plan, dict(message.labels),
+                      limits.experiments_per_session, limits.megabytes_per_session)
         self._daemon.look_anew()
         session = self._daemon.sessions[order.id] = Session(order, self._daemon.house)
         self._daemon.begin(order.id, session.live())
@@ -207,9 +207,10 @@ class Clients:
             del self._daemon.sessions[session.order.id]
             session.forget()
 
-    def _free_id(self) -> str:
+    def _free_id(self, peer: Credentials) -> str:
+        """No session has it, nor had one whose experiments are there: they would be taken for the new one's."""
         numbers = [int(name) for name in self._daemon.sessions if name.isdigit()]
-        return str(max(numbers, default=0) + 1)
+        return str(max([self._daemon.spool.latest(peer), *numbers]) + 1)
 
     def _mine(self, peer: Credentials, session_id: str, *, to_change: bool = False) -> Session:
         """A session that the peer may see. Of others it is not even told that they exist."""

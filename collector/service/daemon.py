@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
@@ -259,7 +259,10 @@ class Daemon:
                 await asyncio.wait([before])
             if self._orders.get(order.id) is not order:  # it was changed again meanwhile
                 return
-            facts = with_current(target.name, dict(self.spool.stored()).get(target.name, {}), self.house)
+            facts: dict[str, Any] = {}
+            with suppress(OSError, ValueError):  # what is in its folder is found all the same
+                facts = self.spool.facts(target.name)
+            facts = with_current(target.name, facts, self.house)
             session = self.sessions[target.name] = Session(order, self.house, {**facts, "labels": {}})
             await session.live()
 
@@ -277,9 +280,9 @@ class Daemon:
 
     def _restore(self) -> None:
         """Sessions of before our start, whose experiments are kept."""
-        for name, facts in self.spool.stored():
+        for name in self.spool.stored():
             try:
-                self.sessions[name] = restored(name, facts, self.house)
+                self.sessions[name] = restored(name, self.spool.facts(name), self.house)
             except Exception as err:  # whatever one user's has in it, the daemon starts
                 self.say("warning", f"sessions/{name}.json cannot be read ({err}); its experiments are left alone")
 

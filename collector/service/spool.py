@@ -21,6 +21,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = ".gone-"
 _ENTRIES_MAX, _DEPTH_MAX = 200_000, 64
 _PATH_MAX = 3000
+_NUMBER, _USERS_NUMBER = re.compile("[1-9][0-9]*"), re.compile("[1-9][0-9]{0,8}")
 
 
 class Spool:
@@ -152,7 +154,10 @@ class Spool:
         """Keeps the facts of a session; whole or not at all. Raises OSError."""
         path = self.path / "sessions" / f"{session_id}.json"
         draft = path.with_suffix(".new")
-        draft.write_text(json.dumps(facts), encoding="utf-8")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(facts))
+            file.flush()
+            os.fsync(file.fileno())  # or the name may reach the disk before what is in it, where the machine dies
         os.replace(draft, path)
 
     def forget(self, session_id: str) -> None:
@@ -160,13 +165,34 @@ class Spool:
         with suppress(FileNotFoundError):
             (self.path / "sessions" / f"{session_id}.json").unlink()
 
-    def stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """All sessions whose facts can be read."""
-        for path in sorted((self.path / "sessions").glob("*.json")):
-            with suppress(OSError, ValueError):
-                facts = json.loads(path.read_text(encoding="utf-8"))
-                if isinstance(facts, dict):
-                    yield path.stem, facts
+    def stored(self) -> list[str]:
+        """All sessions that there are facts of."""
+        return sorted(path.stem for path in (self.path / "sessions").glob("*.json"))
+
+    def facts(self, session_id: str) -> dict[str, Any]:
+        """Of a session, as they were stored. Raises OSError, ValueError."""
+        facts = json.loads((self.path / "sessions" / f"{session_id}.json").read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise ValueError("not an object")
+        return facts
+
+    def latest(self, owner: Credentials) -> int:
+        """The largest number of a session of which there is anything that its next one would meet; or 0."""
+        ours = [*self.stored(), *os.listdir(self.path / "own")]
+        return max([0, *(int(name) for name in ours if _NUMBER.fullmatch(name)),
+                    *(int(name) for name in self._of_user(owner.uid) if _USERS_NUMBER.fullmatch(name))])
+
+    def _of_user(self, uid: int) -> list[str]:
+        """What lies in a user's folder, who may have put anything there."""
+        try:
+            folder = self._opened(self.path / "users" / str(uid))
+        except OSError:
+            return []
+        try:
+            with os.scandir(folder) as entries:
+                return [entry.name for entry in islice(entries, _ENTRIES_MAX)]
+        finally:
+            os.close(folder)
 
 
 def _remove(path: Path) -> None:

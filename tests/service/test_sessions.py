@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collector.linux.peers import Credentials
-from collector.service import labels, sessions, targets
+from collector.service import labels, protocol, sessions, targets
 from collector.service.daemon import Daemon, Settings
 from collector.service.rotation import Plan
 from collector.service.sessions import Order, Session
@@ -59,3 +59,44 @@ def test_labels_are_those_of_the_program_that_is_recorded_now(tmp_path: Path, pr
     asyncio.run(session.label(held))
     assert session.labels["build"] == labels.build_id(target.pid)
     held.release()
+
+
+def test_a_number_is_used_once_be_the_facts_of_its_session_lost(daemon: Callable[..., Any], folder: Path) -> None:
+    (folder / "spool" / "own" / "7" / "7.1.er").mkdir(parents=True)
+    (folder / "spool" / "sessions").mkdir()
+    (folder / "spool" / "sessions" / "6.json").write_text("")  # as after a power failure
+    running = daemon("")
+    assert "sessions/6.json cannot be read" in running.log.read_text()
+    assert running.ask(protocol.Attach(version=1, unit="none.service")).id == "8"
+
+
+def test_a_number_is_looked_for_wherever_a_session_has_something(tmp_path: Path) -> None:
+    spool, user = daemon_at(tmp_path).spool, Credentials(61_001, 61_001, ())
+    assert spool.latest(US) == 0
+    for place, ours, users in (("sessions/3.json", 3, 3), ("own/5", 5, 5), ("own/web", 5, 5), ("users/61001/9", 5, 9),
+                               (f"users/61001/{10 ** 9}", 5, 9), ("users/61001/11x", 5, 9), ("users/61002/20", 5, 9)):
+        (spool.path / place).mkdir(parents=True)
+        assert (spool.latest(US), spool.latest(user)) == (ours, users)
+    (tmp_path / "elsewhere" / "30").mkdir(parents=True)
+    (spool.path / "users" / "61003").symlink_to(tmp_path / "elsewhere")
+    assert spool.latest(Credentials(61_003, 61_003, ())) == 5
+
+
+def test_facts_are_on_the_disk_before_their_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, done = daemon_at(tmp_path).spool, []
+    sync, replace = os.fsync, os.replace
+
+    def synced(fd: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{fd}"))
+        assert os.fstat(fd).st_size > 0
+        sync(fd)
+
+    def replaced(before: Path, after: Path) -> None:
+        done.append(str(after))
+        replace(before, after)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    spool.store("7", {"state": "finished"})
+    assert done == [f"{spool.path}/sessions/7.new", f"{spool.path}/sessions/7.json"]
+    assert (spool.stored(), spool.facts("7")) == (["7"], {"state": "finished"})
