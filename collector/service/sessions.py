@@ -119,6 +119,7 @@ class Session:
         self._last = ""  # what the run said last
         self._built: tuple[object, dict[str, str]] = (None, {})
         self._scan_at_s = 0.0
+        self._removals: set[asyncio.Future[None]] = set()
         self._orders = -1  # a pipe to the run
         self._ended = asyncio.Event()
         self._looked = (time.monotonic(), 0.0, 0.0)
@@ -343,8 +344,15 @@ class Session:
 
     def _remove(self, kept: Kept) -> None:
         task = asyncio.ensure_future(self._house.spool.remove(self.order.owner, self.folder / kept.name))
-        _pending.add(task)
-        task.add_done_callback(_pending.discard)
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+        _go_on(task)
+
+    async def _remove_folder(self) -> None:
+        """When all that was to go is gone."""
+        if self._removals:
+            await asyncio.wait(self._removals)
+        await self._house.spool.remove_empty(self.order.owner, self.folder)
 
     def owe(self, states: Mapping[str, str]) -> None:
         """Notes of experiments, by name, whether they are to be handed over; nothing of those that are gone."""
@@ -393,6 +401,8 @@ class Session:
         for each in self.kept:
             self._house.handoff.note_deleted(each)
             self._remove(each)
+        if self.relative_folder:
+            _go_on(asyncio.ensure_future(self._remove_folder()))
         self._house.spool.forget(self.order.id)
 
     # -- what is known of it
@@ -466,6 +476,11 @@ class Session:
 
 
 _pending: set[asyncio.Future[None]] = set()  # deletions at work: the loop itself holds its tasks weakly
+
+
+def _go_on(task: asyncio.Future[None]) -> None:
+    _pending.add(task)
+    task.add_done_callback(_pending.discard)
 
 
 def restored(session_id: str, facts: dict[str, Any], house: House) -> Session:

@@ -88,6 +88,15 @@ class Spool:
             with suppress(CollectorError):
                 await run(as_peer(owner, ["rm", "-rf", "--one-file-system", "--", str(path)]))
 
+    async def remove_empty(self, owner: Credentials, folder: Path) -> None:
+        """Removes a session's folder, with its owner's rights; one that has something in it stays."""
+        if folder.is_relative_to(self.path / "own"):
+            with suppress(OSError):
+                folder.rmdir()
+        elif self.exists(folder):
+            with suppress(CollectorError):
+                await run(as_peer(owner, ["rmdir", "--", str(folder)]))
+
     async def sweep(self) -> None:
         """Removes what was being removed when the daemon before ended."""
         for path in (self.path / "own").glob(f"*/{_GONE}*"):

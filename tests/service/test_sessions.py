@@ -14,6 +14,7 @@ import pytest
 from collector.linux.peers import Credentials
 from collector.service import labels, protocol, sessions, targets
 from collector.service.daemon import Daemon, Settings
+from collector.service.peers import Rights
 from collector.service.rotation import Plan
 from collector.service.sessions import Order, Session
 from collector.service.targets import Wanted
@@ -35,8 +36,9 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def session_of(daemon: Daemon, name: str, facts: dict[str, Any] | None = None, **more: Any) -> Session:
-    order = Order(name, US, Wanted(unit="web.service"), Wishes(10_007_000, ()), Plan(), **more)
+def session_of(daemon: Daemon, name: str, facts: dict[str, Any] | None = None, owner: Credentials = US,
+               **more: Any) -> Session:
+    order = Order(name, owner, Wanted(unit="web.service"), Wishes(10_007_000, ()), Plan(), **more)
     return Session(order, daemon.house, facts)
 
 
@@ -100,3 +102,38 @@ def test_facts_are_on_the_disk_before_their_name_is(tmp_path: Path, monkeypatch:
     spool.store("7", {"state": "finished"})
     assert done == [f"{spool.path}/sessions/7.new", f"{spool.path}/sessions/7.json"]
     assert (spool.stored(), spool.facts("7")) == (["7"], {"state": "finished"})
+
+
+@pytest.mark.parametrize("left", ["", "note"])
+def test_a_session_that_is_forgotten_leaves_no_folder_unless_somebody_has_put_something_there(
+        left: str, tmp_path: Path) -> None:
+    spooled = tmp_path / "spool" / "own"
+    for name in ("7.1.er", "7.2.er"):
+        (spooled / "7" / name / "sub").mkdir(parents=True)
+    if left:
+        (spooled / "7" / left).touch()
+    daemon = daemon_at(tmp_path)
+
+    async def forget() -> None:
+        session_of(daemon, "7", {"folder": "own/7", "kept": [["7.1.er", 1.0, 10], ["7.2.er", 2.0, 10]]}).forget()
+        session_of(daemon, "8").forget()  # it has recorded nothing
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    asyncio.run(forget())
+    assert [str(path.relative_to(spooled)) for path in spooled.rglob("*")] == (["7", "7/note"] if left else [])
+
+
+def test_a_users_folder_goes_with_the_users_rights(root_only: None, folder: Path) -> None:
+    daemon, user = daemon_at(folder), Credentials(61_001, 61_001, ())
+
+    async def forget() -> None:
+        session = session_of(daemon, "7", owner=user)
+        session.folder = await daemon.spool.make(user, Rights.PEER, "7")
+        assert session.folder.stat().st_uid == user.uid
+        session.forget()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    asyncio.run(forget())
+    assert os.listdir(daemon.spool.path / "users" / "61001") == []
