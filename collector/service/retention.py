@@ -2,8 +2,9 @@
 
 The laws: never more than ``keep`` experiments of a session; never more than ``megabytes`` of them, room for the one
 that is being written included; never less than ``reserve`` free on the disk. The oldest go first; what is being
-written is never deleted, but recording stops where nothing else is left to delete. What is owed to the handoff stands
-outside the first two laws and has one of its own: never more than its spool of all sessions together.
+written is never deleted, but recording stops where deleting all the others would not free the reserve; then none of
+them goes for it: who fills the disk may be somebody else. What is owed to the handoff stands outside the first two
+laws and has one of its own: never more than its spool of all sessions together.
 """
 
 from __future__ import annotations
@@ -25,14 +26,23 @@ class Kept(NamedTuple):
     owed: str = ""
 
 
+class Room(NamedTuple):
+    """Those of one session that are to go before more is written: for its own limits, and for the reserve of the disk;
+    and whether it may be written then."""
+
+    surplus: list[Kept]
+    for_disk: list[Kept]
+    is_enough: bool
+
+
 def room(kept: Sequence[Kept], keep: int, max_bytes: int, wanted_bytes: int, free_bytes: int, reserve_bytes: int
-         ) -> tuple[list[Kept], bool]:
-    """Those of one session that are to go before ``wanted_bytes`` more are written, and whether they may be then."""
+         ) -> Room:
+    """Before ``wanted_bytes`` more are written."""
     gone = surplus(kept, keep, max_bytes, wanted_bytes)
     free_bytes += sum(each.n_bytes for each in gone)
     for_disk = to_free([each for each in kept if each not in gone], free_bytes, reserve_bytes)
     free_bytes += sum(each.n_bytes for each in for_disk)
-    return gone + for_disk, free_bytes >= reserve_bytes
+    return Room(gone, for_disk, True) if free_bytes >= reserve_bytes else Room(gone, [], False)
 
 
 def surplus(kept: Sequence[Kept], keep: int, max_bytes: int, wanted_bytes: int = 0) -> list[Kept]:

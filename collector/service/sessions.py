@@ -325,10 +325,12 @@ class Session:
         order, house = self.order, self._house
         largest = max((each.n_bytes for each in self.kept[-_LATEST:]), default=0)
         wanted = min(max(self._current_bytes, round(largest * _MARGIN)), order.megabytes * MEGABYTE)
-        gone, is_room = retention.room(self.kept, order.keep - 1, order.megabytes * MEGABYTE, wanted,
-                                       house.spool.free_bytes(), house.reserve_bytes)
-        self._delete(gone)
-        if is_room:
+        room = retention.room(self.kept, order.keep - 1, order.megabytes * MEGABYTE, wanted,
+                              house.spool.free_bytes(), house.reserve_bytes)
+        for each in room.for_disk:
+            house.say("notice", f"session {order.id}: {each.name} is deleted, for reserve_megabytes")
+        self._delete(room.surplus + room.for_disk)
+        if room.is_enough:
             return True
         self._become(self.state, f"the disk of the spool has less than its reserve ({house.reserve_bytes // MEGABYTE} "
                      "MB) left: nothing is recorded")

@@ -137,3 +137,24 @@ def test_a_users_folder_goes_with_the_users_rights(root_only: None, folder: Path
 
     asyncio.run(forget())
     assert os.listdir(daemon.spool.path / "users" / "61001") == []
+
+
+@pytest.mark.parametrize(("missing", "deleted"), [(None, []), (10 ** 12, ["7.1.er"]), (10 ** 14, [])])
+def test_what_is_deleted_for_the_reserve_is_told(missing: int | None, deleted: list[str], tmp_path: Path) -> None:
+    """A reserve that is free, one that the oldest experiment would free, and one that none would."""
+    said: list[str] = []
+    daemon = daemon_at(tmp_path, lambda _, text: said.append(text))
+    daemon.house.reserve_bytes = 0 if missing is None else daemon.spool.free_bytes() + missing
+    kept = [["7.1.er", 1.0, 10 ** 13], ["7.2.er", 2.0, 10 ** 13]]
+
+    async def live() -> Session:
+        session = session_of(daemon, "7", {"kept": kept, "folder": "own/7"}, megabytes=10 ** 9)
+        task = asyncio.ensure_future(session.live())
+        await session.settled.wait()
+        session.stop()
+        await task
+        return session
+
+    names = [each.name for each in asyncio.run(live()).kept]
+    assert names == [name for name, *_ in kept if name not in deleted]
+    assert said == [f"session 7: {name} is deleted, for reserve_megabytes" for name in deleted]
