@@ -31,7 +31,6 @@ _IDLE_S = 600.0
 _SETTLE_S = 20.0
 _LINGER_S = 10.0
 _REFUSED_S = 0.1
-_CONNECTIONS_MAX = 512
 
 
 class Clients:
@@ -69,10 +68,10 @@ class Clients:
             writer.close()
             return
         self._connections[task] = peer.uid
-        limit = self._daemon.config.limits.connections_per_user
         try:
-            if list(self._connections.values()).count(peer.uid) > limit or len(self._connections) > _CONNECTIONS_MAX:
-                await self._send(writer, Failed(error=f"this user has {limit} connections already; close one"))
+            if why := peers.too_many(peer, list(self._connections.values()).count(peer.uid), len(self._connections),
+                                     self._daemon.config.limits.connections_per_user, self._daemon.house.access):
+                await self._send(writer, Failed(error=why))
                 return
             await self._converse(peer, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
@@ -108,7 +107,7 @@ class Clients:
                     raise Refused(f"more than {self._daemon.config.limits.requests_per_second} requests a second; wait")
                 message = protocol.request(line)
                 what = type(message).__name__
-                async for reply in self._answer(peer, message, writer):
+                async for reply in self._answer(peer, message, reader, writer):
                     await self._send(writer, reply)
             except protocol.ProtocolError as err:
                 self._daemon.counts["malformed"] += 1
@@ -129,7 +128,7 @@ class Clients:
             self._buckets[uid] = Bucket(float(self._daemon.config.limits.requests_per_second), time.monotonic)
         return self._buckets[uid]
 
-    async def _answer(self, peer: Credentials, message: protocol.AnyRequest,
+    async def _answer(self, peer: Credentials, message: protocol.AnyRequest, reader: asyncio.StreamReader,
                       writer: asyncio.StreamWriter) -> AsyncIterator[Reply]:
         match message:
             case protocol.Attach():
@@ -145,9 +144,9 @@ class Clients:
                 await self._fetch(peer, message, writer)
                 yield Done()
             case protocol.Top():
-                while True:
+                yield self._list(peer, {})
+                while await _is_there_after(reader, message.every_s):
                     yield self._list(peer, {})
-                    await asyncio.sleep(message.every_s)
             case protocol.Doctor():
                 yield protocol.Findings(findings=tuple(doctor.examine(self._daemon, peer)))
             case protocol.Reload():
@@ -277,3 +276,14 @@ class Clients:
                 await asyncio.wait_for(writer.drain(), self._daemon.config.limits.silence_s)
         finally:
             transport.close()
+
+
+async def _is_there_after(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Waits, but not for a client that has closed; what one sends meanwhile is not looked at, nor read for long."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + seconds
+    with suppress(TimeoutError):
+        if not await asyncio.wait_for(reader.read(protocol.MESSAGE_MAX), seconds):
+            return False
+        await asyncio.sleep(max(end_s - loop.time(), 0))
+    return True

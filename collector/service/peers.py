@@ -61,6 +61,7 @@ class Access(NamedTuple):
     users: bool = True
 
 
+CONNECTIONS_MAX = 512
 _CLOSED = ("the process is closed to its own user (setuid, of several users, or not dumpable): root, or members of the "
            "daemon's group, may record it")
 _FOREIGN = "the process belongs to another user: root, or members of the daemon's group, may record it"
@@ -129,6 +130,15 @@ def may_administer(peer: Credentials, access: Access) -> bool:
 def may_see_configured(peer: Credentials, access: Access) -> bool:
     """Whether the peer may see and fetch what the configuration asks for."""
     return standing(peer, access) in (Standing.ROOT, Standing.MEMBER)
+
+
+def too_many(peer: Credentials, n_own: int, n_all: int, limit: int, access: Access) -> str:
+    """Why there may not be so many connections of the peer's, or of all; empty where there may."""
+    if n_own > limit:
+        return f"this user has {limit} connections already; close one"
+    if n_all > CONNECTIONS_MAX and not may_administer(peer, access):
+        return f"all users together have {CONNECTIONS_MAX} connections already; try again when some are closed"
+    return ""
 
 
 class Bucket:

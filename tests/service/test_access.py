@@ -367,6 +367,16 @@ def test_what_a_peer_is_to_the_daemon(peer: Credentials, access: Access, expecte
     assert peers.standing(peer, access) is expected
 
 
+@pytest.mark.parametrize(("uid", "n_own", "n_all", "said"), [
+    (ALICE, 8, 512, ""), (ALICE, 9, 9, "this user has 8 connections already; close one"),
+    (ALICE, 1, 513, "all users together have 512 connections already; try again when some are closed"),
+    (0, 1, 513, ""), (995, 8, 9999, ""), (0, 9, 9, "this user has 8 connections already; close one"),
+])
+def test_how_many_connections_there_may_be(uid: int, n_own: int, n_all: int, said: str) -> None:
+    """However many others have, who administers the daemon gets to it."""
+    assert peers.too_many(Credentials(uid, uid, ()), n_own, n_all, 8, Access(995, True)) == said
+
+
 def test_a_daemon_without_rights_records_as_itself() -> None:
     assert peers.rights(Credentials(BOB, BOB, ()), OWN, Access(BOB, False)) is Rights.DAEMON
     with pytest.raises(CollectorError, match="ask who runs it"):

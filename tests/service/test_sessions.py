@@ -13,6 +13,7 @@ import pytest
 
 from collector.linux.peers import Credentials
 from collector.service import labels, protocol, sessions, targets
+from collector.service.clients import Clients
 from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Rights
 from collector.service.rotation import Plan
@@ -158,3 +159,21 @@ def test_what_is_deleted_for_the_reserve_is_told(missing: int | None, deleted: l
     names = [each.name for each in asyncio.run(live()).kept]
     assert names == [name for name, *_ in kept if name not in deleted]
     assert said == [f"session 7: {name} is deleted, for reserve_megabytes" for name in deleted]
+
+
+@pytest.mark.parametrize("sent", [b"", b"and what is no request"])
+def test_a_top_that_is_closed_is_no_connection_any_more(sent: bytes, tmp_path: Path) -> None:
+    """Whoever looks once in a while counts until its client has closed, and not until the next look."""
+    daemon, every_s = daemon_at(tmp_path), 0.2 if sent else 3600  # what is sent is left alone for so long
+
+    async def look_and_leave() -> None:
+        server = await asyncio.start_unix_server(Clients(daemon).connected, tmp_path / "s", limit=protocol.MESSAGE_MAX)
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(protocol.encoded(protocol.Top(version=1, every_s=every_s)) + sent)
+        assert isinstance(protocol.reply(await reader.readline()), protocol.Sessions)
+        writer.close()
+        async with asyncio.timeout(60):
+            await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        server.close()
+
+    asyncio.run(look_and_leave())
