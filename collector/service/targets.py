@@ -8,6 +8,7 @@ still lives. A run of ``collect`` is handed the pidfd, so that it records this p
 from __future__ import annotations
 
 import os
+import re
 import select
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from collector.linux.census import Owner
 from collector.service.peers import Refused, Rights
 
 PROCESSES_MAX = 256
+_ASKS = re.compile("(?:.*/)?collectctl").fullmatch
 
 
 class Wanted(NamedTuple):
@@ -158,8 +160,8 @@ def _candidates(wanted: Wanted, look: Callable[[], Look]) -> Iterator[int]:
     if wanted.pids:
         yield from dict.fromkeys(wanted.pids)
     elif wanted.command:
-        search = _pattern(wanted.command).search
-        yield from (pid for pid, words in look().commands if search(words))
+        matches = _matching(wanted.command)
+        yield from (pid for pid, words in look().commands if matches(words))
     else:
         yield from sorted(pid for path, pids in look().of_cgroups.items() if _is_in(path, wanted) for pid in pids)
 
@@ -169,9 +171,16 @@ def _test(wanted: Wanted) -> Callable[[int], bool]:
     if wanted.pids:
         return bool
     if wanted.command:
-        search = _pattern(wanted.command).search
-        return lambda pid: bool((words := census.arguments(pid)) and search(shown(words)))
+        matches = _matching(wanted.command)
+        return lambda pid: bool((words := census.arguments(pid)) and matches(shown(words)))
     return lambda pid: _is_in(census.cgroup(pid), wanted)
+
+
+def _matching(text: str) -> Callable[[str], bool]:
+    """Whether a command line matches. Who asks for it has the expression in its own, and so have those that call it:
+    sudo, timeout, a shell's -c."""
+    search = _pattern(text).search
+    return lambda words: bool(search(words)) and not any(map(_ASKS, words.split()))
 
 
 def _is_in(path: str, wanted: Wanted) -> bool:

@@ -324,6 +324,23 @@ def test_what_a_look_told_is_asked_once_more_of_a_process_that_is_held(process: 
     assert targets.find(wanted, lambda owner: Rights.DAEMON, lambda: look).held == []
 
 
+def test_who_asks_for_a_command_is_not_found_by_it(process: Start, folder: Path) -> None:
+    """Not the client, which waits for its answer, and not the shell that called it."""
+    us, mark = os.geteuid(), f"1003.{os.getpid()}"
+    collectctl = str(Path(sys.executable).with_name("collectctl"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "s"))
+        listener.listen()
+        asking = [collectctl, "--socket", str(folder / "s"), "attach", "--command", mark]
+        those = [process(us, "sleep", mark), process(us, sys.executable, *asking),
+                 process(us, "sh", "-c", f"read line; {' '.join(asking)}"),
+                 process(us, "sh", "-c", "read line", "of-collectctl", mark)]
+        look = targets.Look([each.pid for each in those])
+        found = targets.find(targets.Wanted(command=mark), lambda owner: Rights.DAEMON, lambda: look)
+        assert [each.pid for each in found.held] == [those[0].pid, those[3].pid]
+        found.release()
+
+
 def test_a_process_that_has_ended_is_held_no_longer(process: Start) -> None:
     first = process(os.geteuid(), "sleep", "1000")
     held = targets.hold(first.pid)
