@@ -108,7 +108,7 @@ def _labels(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
             key, equals, text = value.partition("=")
             if not equals or not key:
                 raise UsageError(f"--label {value}: give NAME=VALUE")
-            labels[key] = _sent(text)
+            labels[_sent(key)] = _sent(text)
     return labels
 
 

@@ -191,6 +191,19 @@ def test_a_word_too_many_is_refused(words: tuple[str, ...], daemon: Callable[[st
     assert done.stderr == f"collectctl: {words[-1]}: one word too many; see collectctl --help\n"
 
 
+@pytest.mark.parametrize("label", [b"\xff=1", b"a=\xff", b"\x1b[2J=1"])
+def test_a_label_that_cannot_be_sent_is_one_line(label: bytes, folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "s"))
+        listener.listen()
+        command = [str(Path(sys.executable).with_name("collectctl")), "--socket", str(folder / "s"), "list", "--label",
+                   os.fsdecode(label)]
+        done = prefork.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(": there are bytes in it that cannot be sent: give printable text\n")
+
+
 @pytest.mark.parametrize("words", [
     ("--socket=PATH", "list"), ("attach", "--socket=PATH", "1"), ("attach", "1", "--socket", "PATH"),
     ("list", "--socket=PATH"), ("stop", "1", "--socket", "PATH", "--json"), ("top", "--socket=PATH", "--every", "1")],
