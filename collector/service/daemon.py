@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -45,6 +46,8 @@ _CENSUS_S = 0.5
 _STOP_S = 70.0
 _CAP_SETUID = 7
 _CONFIG_MAX = 1_000_000
+# Since Python 3.13 (gh-111246) a server removes its socket when it closes, be it systemd's; we remove what is ours.
+_PATH_STAYS: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 Say = Callable[[str, str], None]
 
@@ -97,7 +100,7 @@ class Daemon:
         self._restore()
         self._apply(self.config)
         self._servers.append(await asyncio.start_unix_server(self._clients.connected, sock=listener,
-                                                             limit=protocol.MESSAGE_MAX))
+                                                             limit=protocol.MESSAGE_MAX, **_PATH_STAYS))
         await self._serve_metrics()
         notify.tell(self._environment, READY="1", STATUS=self._status())
         self.say("info", f"ready on {self._settings.socket}, spool {self._settings.spool}; {self._status()}")

@@ -183,6 +183,20 @@ def test_a_socket_that_cannot_be_made_is_one_line(folder: Path) -> None:
         assert done.stderr.endswith("; name a path that this user may make\n")
 
 
+def test_a_socket_that_was_handed_over_stays(daemon: Callable[..., Any], folder: Path) -> None:
+    """As systemd does it, which listens on when the daemon ends; who made its socket itself removes it."""
+    hands_over = ("import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
+                  "os.dup2(s.fileno(), 3); os.set_inheritable(3, True); "
+                  "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
+                  "os.execv(sys.argv[2], sys.argv[2:])")
+    for by, stays in (((), False), ((sys.executable, "-c", hands_over, str(folder / "s")), True)):
+        running = daemon("", by=by)
+        assert isinstance(running.ask(protocol.List(version=1)), protocol.Sessions)
+        running.stop()
+        assert running.process.returncode == 0
+        assert (folder / "s").is_socket() == stays
+
+
 @pytest.mark.parametrize("words", [("list", "web"), ("top", "1"), ("doctor", "--now"), ("reload", "web"),
                                    ("list", "--label", "a=b", "c")])
 def test_a_word_too_many_is_refused(words: tuple[str, ...], daemon: Callable[[str], Any]) -> None:
