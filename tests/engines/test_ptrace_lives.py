@@ -142,6 +142,8 @@ def test_a_maker_that_is_killed_before_it_is_asked_for_its_child_names_no_other(
         os.kill(traced.pid, signal.SIGKILL)
         while asked(traced.pid) != signal.SIGKILL:
             time.sleep(0.001)
+        while tasks.parse_stat(tasks.Files(child, child).read_once("stat")).state != b"t":  # to be heard
+            time.sleep(0.001)
         traced.tracer.reports.hear(report)
         traced.tracer.reports.take()
         traced.tracer.reports.start_strays(time.monotonic_ns() + round(LATE_S * 1e9))
