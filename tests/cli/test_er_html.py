@@ -539,7 +539,7 @@ def test_the_page_follows_its_address(page: Path, look: Callable[..., webdriver.
     settled(driver, "return location.hash === '#view=threads&metric=lock&from=1000&threads=2'")
     assert driver.find_element("id", "panel").get_attribute("aria-labelledby") == "tab-threads"
     assert driver.execute_script("return document.getElementById('metric').value") == "lock"
-    assert selected(driver) == "-filters '(TSTAMP >= 1000) && (THRID == 3) && (EXPID == 1)'"
+    assert selected(driver) == "-filters '(TSTAMP >= 1000) && ((THRID == 3) && (EXPID == 1))'"
     driver.execute_script("location.hash = 'view=threads&metric=lock'")
     settled(driver, "return !document.querySelector('.chosen code')")
 
