@@ -22,7 +22,7 @@ from collector.clock import (
     parse_interval,
 )
 from collector.errors import EngineRefused, UsageError
-from collector.session.control import parse_signal, parse_window
+from collector.session.control import is_number, parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, KERNEL, MAX_COMMENTS, Options
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:j:M:P:t:l:y:L:k:nvVh"
-_DIGITS_MAX = 20  # of a number; a longer one is none that anything takes
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
          "html", "html-file=", "python=", "js="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
@@ -310,14 +309,14 @@ def _sample_period(value: str) -> int:
 
 
 def _seconds(option: str, value: str, or_else: str = "") -> int:
-    if not _is_number(value) or not 1 <= int(value) <= 1_000_000:
+    if not is_number(value) or not 1 <= int(value) <= 1_000_000:
         raise UsageError(f"{option} {value}: give {or_else}whole seconds from 1")
     return int(value)
 
 
 def _orders(value: str) -> int:
     number = value[1:]
-    if _is_number(number):
+    if is_number(number):
         with suppress(OSError, OverflowError):
             os.fstat(int(number))
             return int(number)
@@ -325,26 +324,22 @@ def _orders(value: str) -> int:
 
 
 def _pidfd(value: str, number: str) -> int:
-    if not _is_number(number):
+    if not is_number(number):
         raise UsageError(f"-P {value}: give the number of a process, or with @ its pidfd that is open already")
     return int(number)
 
 
 def _pid(value: str) -> int:
-    if not _is_number(value) or not int(value):
+    if not is_number(value) or not int(value):
         raise UsageError(f"-P {value}: give the number of a process")
     return int(value)
-
-
-def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
 
 
 def _size_limit(value: str) -> int:
     """Megabytes; 0 for no limit."""
     if value in ("none", "unlimited"):
         return 0
-    if not _is_number(value) or not 1 <= int(value) <= 1 << 20:
+    if not is_number(value) or not 1 <= int(value) <= 1 << 20:
         raise UsageError(f"-L {value}: give a size in MB from 1, or unlimited")
     return int(value)
 

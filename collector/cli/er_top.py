@@ -12,10 +12,10 @@ from collector.cli.top.keys import seconds
 from collector.cli.top.settings import DELAY_MAX_S, DELAY_MIN_S, VIEWS, WINDOW_MAX_S, Settings
 from collector.errors import UsageError
 from collector.experiment.names import SUFFIX
+from collector.session.control import is_number
 
 _SHORT = "bn:d:w:o:p:cil:hV"
 _LONG = ["help", "version", "engine=", "view="]
-_DIGITS_MAX = 20
 
 USAGE = """\
 usage: er_top [options] EXPERIMENT
@@ -125,13 +125,9 @@ def _with(options: Options, settings: Settings, option: str, value: str) -> Opti
 
 
 def _number(option: str, value: str) -> int:
-    if not _is_number(value) or not 1 <= int(value) <= 1_000_000_000:
+    if not is_number(value) or not 1 <= int(value) <= 1_000_000_000:
         raise UsageError(f"{option} {value}: give a number from 1")
     return int(value)
-
-
-def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
 
 
 def _program(arguments: list[str]) -> tuple[str, ...]:
@@ -144,7 +140,7 @@ def _of_what(options: Options, arguments: list[str]) -> Options:
     if len(arguments) != 1:
         raise UsageError("give one experiment, one PID, or -- and a program; see er_top --help")
     word = arguments[0]
-    if _is_number(word):
+    if is_number(word):
         if int(word) == os.getpid():
             raise UsageError(f"{word} is er_top itself")
         return replace(options, pid=int(word))

@@ -61,7 +61,8 @@ class AddressSpace:
         pcs, times = each[asked // len(times)], times[asked % len(times)]
         found = self._now(pcs, times)
         missing = np.flatnonzero(found < 0)
-        found[missing] = self._later(pcs[missing], times[missing])
+        if len(missing):
+            found[missing] = self._later(pcs[missing], times[missing])
         return found[which]
 
     def last_epochs(self, pcs: U8) -> I8:

@@ -65,11 +65,16 @@ def _seconds(part: str, whole: str) -> float:
     return seconds
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is digits, and not more than any number has that means something."""
+    return text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS
+
+
 def parse_signal(option: str, text: str) -> int:
     """A signal's number from its name (USR1, SIGUSR1) or number. Raises UsageError."""
     name = text.upper()
     number: int | None = None
-    if text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS:
+    if is_number(text):
         number = int(text)
     else:
         with suppress(KeyError):

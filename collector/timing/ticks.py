@@ -29,7 +29,7 @@ from collector.events import Array
 
 N_STATES = 10
 _KEPT = 32  # accounts per group
-_FAR_NS = np.iinfo(np.int64).max
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 class Accounts:
@@ -101,7 +101,7 @@ class Accounts:
             gets[many] = (missing[number] > 0)[many] & self._fills(number[many], left[many], used[many])
         ticks[gets] += 1
         while (missing < 0).any():  # others were told too much; a stack that is owed several may pay several
-            rank = _rank(number, np.where(ticks > 0, left, _FAR_NS), begins)
+            rank = _rank(number, np.where(ticks > 0, left, _INT64_MAX), begins)
             payers = (ticks > 0) & (rank < -missing[number])
             ticks[payers] -= 1
             left[payers] += self.interval_ns
@@ -156,7 +156,7 @@ def _spread(length_ns: Array, first: Array, ticks: Array) -> tuple[Array, Array]
     begins, number = indices(first), first.cumsum() - 1
     whole = np.add.reduceat(length_ns, begins)
     until = length_ns.cumsum() - (whole.cumsum() - whole)[number]
-    fits = int(ticks.max()) * int(whole.max()) <= _FAR_NS  # ticks of some hours, times their length, do not
+    fits = int(ticks.max()) * int(whole.max()) <= _INT64_MAX  # ticks of some hours, times their length, do not
     shared = ticks[number].astype(np.int64 if fits else object, copy=False) * until // np.maximum(whole, 1)[number]
     earned = shared.astype(np.int64, copy=False)
     earned[1:] -= np.where(first[1:], 0, earned[:-1])

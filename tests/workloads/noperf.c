@@ -2,10 +2,7 @@
  * too if asked for.
  */
 #include "truth.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
+#include "filtered.h"
 
 int main(int argc, char **argv) {
     char *more = "";
@@ -18,10 +15,6 @@ int main(int argc, char **argv) {
         BPF_STMT(BPF_RET | BPF_K, refusal),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
     check(argc < 3, "noperf ERRNO[+ptrace] COMMAND...");
-    check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
-    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "seccomp");
-    execvp(argv[2], argv + 2);
-    die(argv[2]);
+    run_filtered(code, sizeof code / sizeof *code, argv + 2);
 }

@@ -2,11 +2,8 @@
  * by a kernel that overcommits nothing and has less left than that.
  */
 #include "truth.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
+#include "filtered.h"
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 int main(int argc, char **argv) {
     unsigned wanted = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
@@ -19,10 +16,6 @@ int main(int argc, char **argv) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
     check(argc < 2, "nospare COMMAND...");
-    check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
-    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "seccomp");
-    execvp(argv[1], argv + 1);
-    die(argv[1]);
+    run_filtered(code, sizeof code / sizeof *code, argv + 1);
 }
