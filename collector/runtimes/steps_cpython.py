@@ -22,7 +22,10 @@ from collector.runtimes.callers_cpython import UNIT
 
 _LONGEST = 11 * UNIT  # an instruction with its caches
 _KEPT_MAX = 1 << 16
-_ENOUGH, _FAR_FEWER = 3, 4  # looks
+# Looks. Where so many are expected, and two more for each that comes, hardly more than one time in a thousand it is by
+# chance that no more come (Poisson).
+_ENOUGH, _FOR_EACH = 7, 2
+_FAR_FEWER = 4
 
 At = tuple[int, int]  # the number of a code object, and an offset in its bytecode
 
@@ -70,7 +73,8 @@ class Steps:
         if expected < _ENOUGH:
             return False
         near = range(max(offset - _LONGEST, 0), offset + UNIT, UNIT)
-        return _FAR_FEWER * sum(self._looks[code, place] for place in near) < expected
+        n = sum(self._looks[code, place] for place in near)
+        return expected >= _ENOUGH + _FOR_EACH * n and expected > _FAR_FEWER * n
 
     def is_behind(self, code: int, offset: int, starts: Sequence[int]) -> bool:
         """Whether words at an offset in a code object belong to the instruction before it, or to one on the same line.

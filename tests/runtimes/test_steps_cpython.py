@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from collector.runtimes.steps_cpython import Steps
 
 CODE, FIRST, SECOND, END = 1, 20, 28, 36  # two instructions with three caches each, each the last of its line
@@ -58,7 +60,20 @@ def test_what_is_forgotten_tells_nothing() -> None:
 
 def test_words_where_no_look_ever_is_are_old() -> None:
     words = {4: 70, SECOND: 30}
-    assert steps({SECOND: 9}, words).is_old(CODE, 4)
-    assert not steps({SECOND: 9}, words).is_old(CODE, SECOND)
-    assert not steps({SECOND: 3}, words).is_old(CODE, 4)  # they may have missed it
-    assert not steps({0: 6, SECOND: 3}, words).is_old(CODE, 4)
+    assert steps({SECOND: 12}, words).is_old(CODE, 4)
+    assert not steps({SECOND: 12}, words).is_old(CODE, SECOND)
+    assert not steps({SECOND: 8}, words).is_old(CODE, 4)  # they may have missed it
+    assert not steps({0: 8, SECOND: 4}, words).is_old(CODE, 4)
+
+
+def test_words_are_hardly_ever_old_by_chance() -> None:
+    drawn, words = random.Random(1), {FIRST: 1000, SECOND: 1000}
+    n_old = 0
+    for _ in range(2000):
+        told = steps({}, words)
+        for _ in range(30):
+            told.met([(CODE, drawn.choice((FIRST, SECOND)))])
+            if told.is_old(CODE, FIRST):
+                n_old += 1
+                break
+    assert n_old <= 4
