@@ -130,6 +130,11 @@ class NewDirectory:
         self._draft = draft
         self._replaced: Path | None = None
 
+    @property
+    def replaces(self) -> bool:
+        """Whether an older one lies aside."""
+        return self._replaced is not None
+
     def take_place(self) -> None:
         """It lies at ``path``, and an older one aside. Raises ExperimentError."""
         if self._draft is None:

@@ -21,7 +21,7 @@ from collector.session.session import (
     Say,
     check_asked,
     enter_into_group,
-    forget_replaced,
+    forgetting_replaced,
     import_all,
     nothing,
     run,
@@ -71,11 +71,10 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
             place.remove()
         raise
     directory = place.path
-    forget_replaced(place, say)
     enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
-    with beside(directory, start_ns):
+    with beside(directory, start_ns), forgetting_replaced(place, say):
         is_well = run(recording, signals, say)
     return 0 if is_well and not recording.has_failed else 1
 

@@ -20,7 +20,7 @@ from collector.session import launch, room
 from collector.session.control import Action, Signals
 from collector.session.heir import Ids
 from collector.session.options import Options
-from collector.session.session import Beside, Say, enter_into_group, forget_replaced, import_all, nothing, run
+from collector.session.session import Beside, Say, enter_into_group, forgetting_replaced, import_all, nothing, run
 
 STEM = "ktest"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -69,11 +69,10 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
         opened.close()
         raise
     directory = place.path
-    forget_replaced(place, say)
     enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, the kernel on all CPUs{f', process {load.pid}' if load is not None else ''}")
-    with beside(directory, start_ns):
+    with beside(directory, start_ns), forgetting_replaced(place, say):
         is_well = run(recording, signals, say)
     if load is None:
         return 0 if is_well and not recording.has_failed else 1

@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -97,19 +97,37 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         place.remove()
         _let_go_on(options, say, opened, err)
     else:
-        forget_replaced(place, say)
         founder = place.path.parent if made else None
         with beside(place.path, start_ns):
-            status = _recorded(options, say, place.path, child.pid, opened, signals, start_ns, founder)
+            status = _recorded(options, say, place, child.pid, opened, signals, start_ns, founder)
     return launch.exit_status(os.waitpid(child.pid, 0)[1] if status is None else status)
 
 
-def forget_replaced(place: names.NewDirectory, say: Say) -> None:
-    """What is recorded is recorded; an older experiment in its place, if there was one, goes."""
+@contextmanager
+def forgetting_replaced(place: names.NewDirectory, say: Say) -> Iterator[None]:
+    """An older experiment in the place of one that is recorded goes beside what goes on: it may have thousands of
+    descendants, and rings do not wait."""
+    if not place.replaces:
+        yield
+        return
+    from threading import Thread
+
+    refusals: list[ExperimentError] = []
+
+    def forget() -> None:
+        try:
+            place.forget_replaced()
+        except ExperimentError as err:
+            refusals.append(err)
+
+    thread = Thread(target=forget, name="forget")
+    thread.start()
     try:
-        place.forget_replaced()
-    except ExperimentError as err:
-        say(f"warning: {err}")
+        yield
+    finally:
+        thread.join()
+        for err in refusals:
+            say(f"warning: {err}")
 
 
 def _make_directory(options: Options) -> tuple[names.NewDirectory, bool]:
@@ -185,11 +203,12 @@ def told(opened: OpenedEvents, say: Say) -> OpenedEvents:
     return opened
 
 
-def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: OpenedEvents,
+def _recorded(options: Options, say: Say, place: names.NewDirectory, pid: int, opened: OpenedEvents,
               signals: Signals, start_ns: int, new_founder: Path | None) -> int | None:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status,
     None where it has not been waited for.
     """
+    directory = place.path
     heir = Heir(opened if isinstance(opened, perf_opening.Opened) and _may_come_late(options, opened) else None, pid)
     try:
         recording = _begun(options, directory, pid, opened, start_ns, heir)
@@ -204,13 +223,14 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
         if heir.is_us:
             os._exit(1)
         heir.see_off()
-        names.remove_directory(directory)
+        place.remove()
         _let_go_on(options, say, opened, err)
         return None
     enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
-    run(recording, signals, say)
+    with forgetting_replaced(place, say):
+        run(recording, signals, say)
     heir.see_off()
     return recording.status
 
