@@ -110,8 +110,8 @@ class Recording:
     def step(self, ready: Mapping[int, int]) -> bool:
         """Does what is due; whether the recording is over. ``ready``: what poll(2) told of our descriptors, by number.
 
-        It is over when the target has ended (and its descendants, if asked to wait), or the time is; with a target
-        that is not ours also where nothing more can be written.
+        It is over when the target has ended (and its descendants, if asked to wait), when the time is, or where
+        nothing more can be written.
         """
         if self._come_to_window():
             return True
@@ -123,7 +123,7 @@ class Recording:
             return True  # the last drain takes all
         if ended or wants_samples or time.monotonic_ns() >= due_ns or self._drainer.wants_drain(ready, due_ns):
             self._work()
-        if self._store.is_stopped and not self._lifetime.is_child:  # whose end we do not have to wait for
+        if self._store.is_stopped:
             return True
         return self._stopped or (self.status is not None and not self._store.has_processes)
 

@@ -633,12 +633,27 @@ def test_who_is_tired_of_an_export(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nobody reads", "run.1.er"]
 
 
-def test_the_end_of_a_program_that_runs_on_is_not_waited_for(collect: Callable[..., Any], tmp_path: Path) -> None:
+WAITS_FOR_IT = """
+import os, threading, time
+end = time.monotonic() + 60
+def waits():
+    while time.monotonic() < end: time.sleep(1e-4)
+for _ in range(15): threading.Thread(target=waits).start()
+while time.monotonic() < end:
+    time.sleep(1e-5)
+    if all(os.path.exists(name) and os.path.getsize(name) for name in ("run.1.collapsed.txt", "run.1.html")):
+        os._exit(7)
+print("in vain")
+"""
+
+
+@pytest.mark.parametrize("limit", [("-t", "0.2"), ("-L", "1", "-p", "0.5")], ids=["time", "size"])
+def test_the_end_of_a_program_that_runs_on_is_not_waited_for(limit: tuple[str, ...], collect: Callable[..., Any],
+                                                             tmp_path: Path) -> None:
     """The program itself waits for what is made when recording is over."""
-    script = ("for n in $(seq 600); do [ -s run.1.collapsed.txt ] && [ -s run.1.html ] && exit 7; sleep 0.1; done; "
-              "echo in vain")
-    result = collect("-t", "0.2", "-o", "run.1.er", "--export", "collapsed", "--html", "sh", "-c", script, cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (7, "")
+    result = collect(*limit, "-o", "run.1.er", "--export", "collapsed", "--html", sys.executable, "-c", WAITS_FOR_IT,
+                     cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (7, ""), result.stderr
 
 
 def test_a_signal_ends_an_export_and_a_program_that_runs_on(tmp_path: Path) -> None:
