@@ -159,8 +159,13 @@ class Objects:
 
     def _is_rewritten(self, known: Known) -> bool:
         """Whether there is another load object in the file by now; it may have been touched only."""
-        if known.object is None or known.object.fd < 0 or _state(known.object.fd) == self._states[known.number]:
+        if known.object is None or known.object.fd < 0:
             return False
+        try:
+            if _state(known.object.fd) == self._states[known.number]:
+                return False
+        except OSError:  # a server has another file in its place, or is gone
+            return True
         try:
             again = os.dup(known.object.fd)
         except OSError:  # no descriptors: nobody can tell
@@ -197,7 +202,7 @@ class Objects:
 
     def _note_file(self, path: bytes, number: int, opened: elf.LoadObject) -> None:
         first = self.by_name.setdefault(path, opened)
-        if first is not opened and not os.path.sameopenfile(first.fd, opened.fd):
+        if first is not opened and not _are_one_file(first.fd, opened.fd):
             self.doubles.add(path)
         self._states[number] = _state(opened.fd)
         self.identities[path].add(self.identity(number))  # as it is now
@@ -231,6 +236,14 @@ def _state(fd: int) -> tuple[int, int]:
     """What shows that a file has been written to: its size and the time of its last change."""
     status = os.fstat(fd)
     return status.st_size, status.st_mtime_ns
+
+
+def _are_one_file(fd: int, other: int) -> bool:
+    """Whether two descriptors lead to the same file; not if one of them cannot be asked any more."""
+    try:
+        return os.path.sameopenfile(fd, other)
+    except OSError:
+        return False
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:

@@ -89,3 +89,22 @@ def test_a_file_that_is_mapped_amid_the_writing_is_looked_at_again(tmp_path: Pat
     assert third.number not in (first.number, NO_OBJECT)
     assert functions(objects, third.number) == {b"beta", b"gamma"}
     objects.tables.close()
+
+
+def test_a_file_that_cannot_be_asked_any_more_is_looked_for_again(tmp_path: Path,
+                                                                  programs: Callable[[str], list[Path]]) -> None:
+    """As one that was replaced on a file server, whose descriptor is stale: here it is closed."""
+    one, other = programs("-Wl,--build-id")
+    lower = [os.open(os.devnull, os.O_RDONLY) for _ in range(16)]  # numbers for whoever opens files meanwhile
+    objects = Objects(Tables())
+    first, _ = objects.place(mapped(one))
+    assert first.object is not None
+    was = os.dup(first.object.fd)
+    for fd in (*lower, first.object.fd):
+        os.close(fd)
+    shutil.copyfile(other, one)
+    second, _ = objects.place(mapped(one))
+    os.dup2(was, first.object.fd)
+    os.close(was)
+    assert functions(objects, second.number) == {b"beta", b"gamma"}
+    objects.tables.close()
