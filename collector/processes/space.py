@@ -65,8 +65,8 @@ class AddressSpace:
         first = bisect_right(self.mappings, new.start, key=lambda old: old.end)
         behind = bisect_left(self.mappings, new.end, key=lambda old: old.start)
         gone = self.mappings[first:behind]
-        if len(gone) == 1 and gone[0][:4] == new[:4]:  # all but the object that it was told from
-            return self, []
+        if len(gone) == 1 and gone[0][:4] == new[:4] and new.object in (gone[0].object, -1):
+            return self, []  # told once more, perhaps where the file could not be read
         if not gone:
             self.mappings.insert(first, new)
             return self, []

@@ -59,9 +59,11 @@ def test_what_is_left_of_a_mapping(case: str) -> None:
 def test_the_same_mapping_again_changes_nothing() -> None:
     space = space_of(mapping(10, 20))
     assert space.map(mapping(10, 20)) == (space, [])
-    again, gone = space.map(mapping(10, 20, path=B))
-    assert again is not space
-    assert len(gone) == 1
+    assert space.map(mapping(10, 20)._replace(object=-1, bias=0)) == (space, [])  # the file cannot be read now
+    for other in (mapping(10, 20, path=B), mapping(10, 20, number=4)):  # or a library that was built anew meanwhile
+        again, gone = space.map(other)
+        assert again is not space
+        assert (again.mappings, len(gone)) == ([other], 1)
 
 
 def test_a_copy_goes_its_own_way() -> None:
