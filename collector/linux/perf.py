@@ -346,6 +346,7 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
     """
     leaders: list[tuple[EventSpec, int, int]] = []
     writers: dict[int, list[int]] = {}
+    address = length = 0
 
     def lead(tid: int, specs: Sequence[EventSpec]) -> None:
         for cpu in online_cpus():
@@ -388,7 +389,9 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
                     writers[leader].append(_filtered(spec, tid, cpu, -1))
                     if not spec.later:
                         ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
-    except OSError:
+    except BaseException:
+        if length:
+            libc.munmap(address, length)
         for fd in [fd for writing in writers.values() for fd in writing]:
             os.close(fd)
         raise

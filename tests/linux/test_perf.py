@@ -102,6 +102,30 @@ def test_who_has_ended_before_its_events_are_opened_leaves_the_others_theirs() -
     assert len(os.listdir("/proc/self/fd")) == n_before
 
 
+REFUSED_LATER = """
+import os, resource
+from pathlib import Path
+from collector.linux import abi, perf
+attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=abi.SAMPLE_TIME, watermark=0,
+                     flags=abi.DISABLED | abi.EXCLUDE_KERNEL)
+specs = [perf.EventSpec("task", attr, 64 * perf.PAGE)]
+perf.open_rings([os.getpid()], specs).close()
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + len(perf.online_cpus()), ) * 2)
+try:
+    perf.open_rings([os.getpid(), os.getppid()], specs)
+except OSError as err:
+    print(err.strerror, "anon_inode:[perf_event]" in Path("/proc/self/maps").read_text(), os.dup(0) - free)
+"""
+
+
+@pytest.mark.usefixtures("perf_allowed")
+def test_of_events_that_are_refused_for_a_later_thread_nothing_stays() -> None:
+    said = subprocess.run([sys.executable, "-c", REFUSED_LATER], check=True, capture_output=True, text=True).stdout
+    assert said == "perf_event_open: Too many open files False 0\n"
+
+
 @pytest.mark.usefixtures("perf_allowed")
 def test_spares_that_there_is_no_memory_for_are_gone_without() -> None:
     attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=abi.SAMPLE_TIME, watermark=0,
