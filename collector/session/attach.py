@@ -141,6 +141,10 @@ def _check_kind(target: Target) -> None:
         raise TargetGone(f"-P {pid}: the process has just ended") from None
 
 
+def _ended(pid: int) -> TargetGone:
+    return TargetGone(f"-P {pid}: the process ended while it was being attached")
+
+
 def _why_closed() -> str:
     """Why we may not look at a process, and who may."""
     if os.geteuid():
@@ -193,10 +197,12 @@ class Targets:
         while True:
             try:
                 opened = open_on(self.pids)
-            except (CollectorError, OSError):
-                if not self._drop_those_gone():
-                    raise
-                continue
+            except (CollectorError, OSError) as err:
+                if self._drop_those_gone():
+                    continue
+                if isinstance(err, ProcessLookupError):  # all are ending; pidfds tell that once memory is given back
+                    raise _ended(self.pids[0]) from None
+                raise
             try:
                 late = self._descendants(_now_ticks()) if n_rounds else []
                 changed = self._drop_those_gone() or bool(late)
@@ -271,7 +277,7 @@ class Targets:
         """Whether somebody was gone. Raises TargetGone if it was one that was asked for."""
         for target in self.all:
             if target.asked and not target.alive():
-                raise TargetGone(f"-P {target.pid}: the process ended while it was being attached")
+                raise _ended(target.pid)
         gone = [target for target in self.all if not target.alive()]
         for target in gone:
             os.close(target.pidfd)

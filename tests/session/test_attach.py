@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from collector.errors import TargetGone
 from collector.experiment.reader import open_experiment
-from collector.linux import proc
+from collector.linux import abi, perf, proc
+from collector.session.attach import Targets
 
 Run = Callable[..., Any]
 USER = 0
@@ -257,3 +259,20 @@ def test_what_cannot_be_attached(pid: str, words: str, tmp_path: Path) -> None:
 def test_usage(arguments: tuple[str, ...], collect: Run) -> None:
     result = collect(*arguments)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.usefixtures("perf_allowed")
+def test_of_who_is_ending_it_is_said_that_it_has_ended() -> None:
+    """Its events are refused from its last moments on, its pidfd tells them when its memory has been given back."""
+    specs = [perf.EventSpec("task", abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=0, watermark=0,
+                                                  flags=abi.DISABLED | abi.EXCLUDE_KERNEL), perf.PAGE)]
+    nobody = 2**22 + 1
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            targets = Targets([sleeper.pid], False, print)
+            with pytest.raises(TargetGone, match=f"-P {sleeper.pid}: the process ended while it was being attached"):
+                targets.open(lambda pids: perf.open_rings([nobody], specs))
+        finally:
+            sleeper.kill()
+    for fd in targets.pidfds():
+        os.close(fd)
