@@ -29,6 +29,8 @@ class Overview:
         self._usages: dict[int, tuple[int, ProcessUsage]] = {}  # by process: when they were read last, and as what
         self._before: dict[int, ProcessUsage] = {}  # and what was before its image, or before its recording
         self._told: dict[int, ProcessUsage] = {}  # and as what they were told of its image last
+        # By process: voluntary and involuntary ones of threads that lived at the last look, and of ended ones.
+        self._live_switches: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
 
     def count_switches(self) -> None:
         """Counts the switches of the batch that the clocks have just taken."""
@@ -63,9 +65,16 @@ class Overview:
         usage = self._world.usage(pid)
         if usage is None or self._counts_switches:
             return usage
-        _, last = self._usages.get(pid, (0, usage))  # of threads that have ended since then nobody tells now
-        switches = map(max, self._world.switches(pid), (last.voluntary_switches, last.involuntary_switches))
-        return usage._replace(**dict(zip(("voluntary_switches", "involuntary_switches"), switches, strict=True)))
+        voluntary, involuntary = self._switches_so_far(pid)
+        return usage._replace(voluntary_switches=voluntary, involuntary_switches=involuntary)
+
+    def _switches_so_far(self, pid: int) -> tuple[int, int]:
+        """Those of a process's threads that live, and what had been told of those that have ended since."""
+        now = self._world.switches(pid)
+        last, gone = self._live_switches.get(pid, (now, (0, 0)))
+        gone = (gone[0] + max(last[0] - now[0], 0), gone[1] + max(last[1] - now[1], 0))
+        self._live_switches[pid] = now, gone
+        return now[0] + gone[0], now[1] + gone[1]
 
     def leave_out(self, recorded: Recorded, time_ns: int) -> None:
         """What an image that is not followed has used up to now, a time, is none of what it executes."""
@@ -89,8 +98,8 @@ class Overview:
         if goes_on:
             self._before[pid] = usage
         elif recorded.end_ns is not None:
-            self._usages.pop(pid, None)
-            self._before.pop(pid, None)
+            for kept in (self._usages, self._before, self._live_switches):
+                kept.pop(pid, None)
         return ProcessUsage(*(max(now - then, 0) for now, then in zip(usage, before, strict=True)))
 
     def usage(self, recorded: Recorded, time_ns: int) -> Usage:

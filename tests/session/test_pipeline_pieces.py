@@ -1338,7 +1338,7 @@ def test_switches_that_no_record_tells_are_those_since_then_and_of_each_image(tm
         world.left = left
         pipeline.sample(START_NS + ms * MS, START_NS, "periodic")
     pipeline.feed(batch(120, Executed(START_NS + 105 * MS, PID, PID, b"other")))
-    world.left = 5045, 309
+    world.left = 25, 5
     recording.finish(150)
     assert [[sum(sample.counters[f"{kind}_switches"] for sample in open_experiment(path).samples)
              for kind in ("voluntary", "involuntary")] for path in (recording.path, recording.path / "_x1.er")] == [
