@@ -19,7 +19,7 @@ class Crowd:
     def __init__(self) -> None:
         self.n_runnable = 0  # threads that have a CPU or wait for one, with the one that asks
         self.is_there = False
-        self._most = _CROWD * (os.cpu_count() or 1)
+        self._most = _CROWD * os.sysconf("SC_NPROCESSORS_ONLN")  # whatever PYTHON_CPU_COUNT says
 
     def look(self, tid: int = 0) -> None:
         """Counts again; and changes the priority of the calling thread, or of another, where that says so."""

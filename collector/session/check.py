@@ -108,7 +108,7 @@ def probe() -> Probe:
     status = proc.status(os.getpid())
     effective = int(status.get(b"CapEff", b"0"), 16)
     return Probe(
-        user=_user_name(), uid=os.geteuid(), release=os.uname().release, n_cpus=os.cpu_count() or 1,
+        user=_user_name(), uid=os.geteuid(), release=os.uname().release, n_cpus=os.sysconf("SC_NPROCESSORS_ONLN"),
         paranoid=proc.parameter("kernel/perf_event_paranoid"), kptr_restrict=proc.parameter("kernel/kptr_restrict"),
         ptrace_scope=proc.parameter("kernel/yama/ptrace_scope"),
         capabilities=frozenset(bit for bit in _NAMES if effective >> bit & 1), filtered=status.get(b"Seccomp") == b"2",

@@ -67,7 +67,7 @@ class Walk:
         self._cpu_of = cpu_of
         self._tells_turns = tells_turns
         self._anywhere = frozenset(os.sched_getaffinity(0))
-        self._n_cpus = os.cpu_count() or 1
+        self._n_cpus = os.sysconf("SC_NPROCESSORS_ONLN")
         self._forbidden: set[int] = set()
         self._stands_on = self._anywhere
         self._home = self._anywhere
