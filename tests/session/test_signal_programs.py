@@ -22,10 +22,18 @@ from collector.experiment.reader import open_experiment
 COLLECT = [str(Path(sys.executable).parent / "collect"), "--engine", "signal"]
 SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads?, (\d+ descendants?, )?\d+ samples?, nothing lost\n"
 LAST_CPU_STATE = 2
+# Functions of the 32-bit C library that are written by hand tell a wrong frame (strchrnul takes each push for a pop) or
+# none; its start calls them, too.
+BARE = r"\d+ of \d+ stacks? do(es)? not reach the root \(\d+ (outside|no rule)\)"
 N_TIMES = 31
 N_MEGABYTES = 61
 
 Run = Callable[..., Any]
+
+
+def summary_of(flags: tuple[str, ...]) -> str:
+    """The closing line of a program that was compiled like this, as a pattern."""
+    return SUMMARY.replace("nothing lost", f"(nothing lost|{BARE})") if "-m32" in flags else SUMMARY
 
 
 def cpu_s(experiment: Any) -> float:
@@ -44,7 +52,7 @@ def test_no_waiting_call_fails(flags: tuple[str, ...], interval: str, parts: int
     assert set(run.truth["eintr"].values()) == {0}
     assert min(run.truth["calls"].values()) > 10
     assert run.states_s()["stop"] == 0
-    assert re.fullmatch(SUMMARY, run.said), run.said
+    assert re.fullmatch(summary_of(flags), run.said), run.said
 
 
 @pytest.mark.parametrize("flags", [(), ("-O2", "-m32")], ids=["64-bit", "32-bit"])
@@ -54,7 +62,7 @@ def test_no_blocking_transfer_comes_back_with_a_part(flags: tuple[str, ...], wor
     run = recorded_by_signals(workload("streams", *flags), N_MEGABYTES, interval="hi", observed=False)
     whole = {"done": N_MEGABYTES << 20, "wrong": 0}
     assert [run.truth[name] for name in ("write", "send", "recv")] == [whole] * 3
-    assert re.fullmatch(SUMMARY, run.said), run.said
+    assert re.fullmatch(summary_of(flags), run.said), run.said
 
 
 @pytest.mark.kernel_times
