@@ -2,13 +2,15 @@
 
 Samples are weighed by the milliseconds that they count for. A sample's category is that of its leaf: each state in
 which an instruction was the leaf is a frame of its own, its name the same. Waits, and what was traced one by one, are
-markers as long as they were. The format is that of profiler.firefox.com (processed profile, version 60), which brings
-it up to its newest one itself.
+markers as long as they were. Viewers show one thread of each pid as its main thread, of several only the last: what
+exec has made of a process is another one here, with a pid of its own. The format is that of profiler.firefox.com
+(processed profile, version 60), which brings it up to its newest one itself.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, BinaryIO
@@ -210,7 +212,7 @@ class _Profile:
         start_ms = (process.start_ns - self._samples.start_ns) / NS_PER_MS
         title = printable(self._samples.thread_title(thread))
         about: tuple[object, ...] = ("default", start_ms, None, start_ms, None, [], title, thread.number == 1,
-                                     printable(process.name), str(process.pid), thread.tid)
+                                     printable(process.name), self._pids[thread.process], thread.tid)
         yield text(dict(zip(_PROCESS_KEYS, about, strict=True)))[:-1]
 
         def column(of: Callable[[I8], list[Any]], which: Callable[[I8], Any]) -> Iterator[str]:
@@ -242,6 +244,17 @@ class _Profile:
         yield '],"data":['
         yield from column(self._data, _is_marker)
         yield f'],"length":{sum(int(_is_marker(rows).sum()) for rows in spool.of(place))}}}}}'
+
+    @cached_property
+    def _pids(self) -> list[str]:
+        """For each process a pid that no other has: "4711", the next one of it "4711.2"."""
+        met: Counter[int] = Counter()
+        found = []
+        for process in self._samples.processes:
+            met[process.pid] += 1
+            number = met[process.pid]
+            found.append(f"{process.pid}.{number}" if number > 1 else str(process.pid))
+        return found
 
     def _data(self, rows: I8) -> list[dict[str, str]]:
         """What markers say; those that say the same are one."""

@@ -134,6 +134,20 @@ def filled(recorder: Recorder, program: tuple[Path, dict[str, int]], number: int
 
 
 @pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A founder, and a child that becomes another program twice: of one pid. Each has two threads and a note."""
+    path = tmp_path_factory.mktemp("executed") / "run.1.er"
+    for pid, place in ((4711, path), *((4811, path / f"_f1{execs}.er") for execs in ("", "_x1", "_x1_x1"))):
+        place.mkdir(exist_ok=True)
+        recorder = Recorder.create(place, replace(HEADER, pid=pid))
+        rows = np.arange(10)
+        recorder.clock(pid + rows % 2, rows * 0, START_NS + 10**7 * (1 + rows), rows * 0, rows * 0, 1 + rows)
+        recorder.warning(f"loss: {place.stem}", START_NS + 5)
+        recorder.close(START_NS + 10**9)
+    return path
+
+
+@pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``exported("pprof", experiment, "-lines", "off")``: the file."""
     folder = tmp_path_factory.mktemp("exports")
@@ -266,6 +280,14 @@ def test_firefox(made: Path, exported: Callable[..., Path]) -> None:
     waited_ms = sum(value for (_, state), value in own.items() if state not in STATES[:3]) / 1e3
     assert sum(float(data["worth"].split()[0]) for thread in found["threads"]
                for data in thread["markers"]["data"]) == pytest.approx(waited_ms, abs=0.01)
+
+
+def test_firefox_shows_the_threads_of_all_programs_of_a_process(executed: Path, exported: Callable[..., Path]) -> None:
+    """The viewer shows of each pid the threads that are not main ones and, of those that are, the last."""
+    threads = json.loads(exported("firefox", executed).read_text())["threads"]
+    assert [(thread["pid"], thread["tid"]) for thread in threads if thread["isMainThread"]] == [
+        ("4711", 4711), ("4811", 4811), ("4811.2", 4811), ("4811.3", 4811)]
+    assert [thread["pid"] for thread in threads if not thread["isMainThread"]] == ["4711", "4811", "4811.2", "4811.3"]
 
 
 def test_collapsed(made: Path, exported: Callable[..., Path]) -> None:
