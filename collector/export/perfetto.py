@@ -92,18 +92,22 @@ def _heads(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Iterat
 
 
 def _tracks(samples: Samples, pb: Any) -> Iterator[Any]:
-    """Of processes, threads, and of what is traced in threads."""
+    """Of processes, each with its threads and what is traced in them: a thread is of the last process of its pid."""
     n_threads = len(samples.threads)
-    said = "\n".join(notes(samples))
-    for place, process in enumerate(samples.processes):
-        yield pb.TrackDescriptor(uuid=1 + 2 * n_threads + place, description=said, process=pb.ProcessDescriptor(
+    said, titles = "\n".join(notes(samples)), thread_names(samples)
+    places: list[list[int]] = [[] for _ in samples.processes]
+    for place, thread in enumerate(samples.threads):
+        places[thread.process].append(place)
+    for number, process in enumerate(samples.processes):
+        yield pb.TrackDescriptor(uuid=1 + 2 * n_threads + number, description=said, process=pb.ProcessDescriptor(
             pid=process.pid, process_name=printable(process.name),
             cmdline=[printable(process.experiment.log.arguments)]))
-    for place, (thread, title) in enumerate(zip(samples.threads, thread_names(samples), strict=True)):
-        yield pb.TrackDescriptor(uuid=1 + place, thread=pb.ThreadDescriptor(
-            pid=samples.processes[thread.process].pid, tid=thread.tid, thread_name=title))
-        if any(kind != "profile" for kind in samples.processes[thread.process].experiment.kinds):
-            yield pb.TrackDescriptor(uuid=1 + n_threads + place, parent_uuid=1 + place, name="traced")
+        is_traced = any(kind != "profile" for kind in process.experiment.kinds)
+        for place in places[number]:
+            yield pb.TrackDescriptor(uuid=1 + place, thread=pb.ThreadDescriptor(
+                pid=process.pid, tid=samples.threads[place].tid, thread_name=titles[place]))
+            if is_traced:
+                yield pb.TrackDescriptor(uuid=1 + n_threads + place, parent_uuid=1 + place, name="traced")
 
 
 def _interned(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Any:

@@ -313,6 +313,22 @@ def test_perfetto(made: Path, exported: Callable[..., Path]) -> None:
         assert opened[event.track_uuid] in (0, 1), "slices of a thread overlap"
 
 
+def tracks(path: Path) -> list[Any]:
+    """The descriptors of a trace's tracks."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+
+    trace = perfetto_trace_pb2.Trace.FromString(path.read_bytes())
+    return [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+
+
+def test_perfetto_has_the_threads_of_a_process_behind_it(executed: Path, exported: Callable[..., Path]) -> None:
+    """The second process of a pid ends the first one: a thread belongs to the last one described."""
+    found = [("process", track.process.pid) if track.HasField("process") else ("thread", track.thread.tid)
+             for track in tracks(exported("perfetto", executed))]
+    assert found == [("process", 4711), ("thread", 4711), ("thread", 4712),
+                     *[("process", 4811), ("thread", 4811), ("thread", 4812)] * 3]
+
+
 def test_callgrind(made: Path, exported: Callable[..., Path], need: Callable[[str, str], str]) -> None:
     need("callgrind_annotate", "valgrind")
     wanted = reported(made)
