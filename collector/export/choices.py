@@ -83,7 +83,16 @@ def source_files(samples: Samples) -> dict[int, str]:
 
 def notes(samples: Samples) -> list[str]:
     """What the recording said of itself, each as text of one line."""
-    return [printable(note.encode("utf-8", "surrogateescape")) for note in samples.notes]
+    return [_line(note) for note in samples.notes]
+
+
+def notes_by_process(samples: Samples) -> list[list[str]]:
+    """The same for each process."""
+    return [[_line(note) for note in mine] for mine in samples.notes_by_process]
+
+
+def _line(note: str) -> str:
+    return printable(note.encode("utf-8", "surrogateescape"))
 
 
 def thread_names(samples: Samples) -> list[str]:

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from collector.clock import NS_PER_US
-from collector.export.choices import EXPORTER, Choices, lines, names, notes, source_files, thread_names
+from collector.export.choices import EXPORTER, Choices, lines, names, notes_by_process, source_files, thread_names
 from collector.export.protobuf import messages
 from collector.export.text import printable
-from collector.report.samples import Quantity, Samples
+from collector.report.profile import I8
+from collector.report.samples import Groups, Quantity, Samples
 
 _SCHEMA = {
     "AnyValue": "string_value=1 string, int_value=3 int64",
@@ -64,8 +65,6 @@ class _Profiles:
         self._pb = messages("collect.otlp", _SCHEMA)
         self._strings: dict[str, int] = {"": 0}
         self._attributes: dict[tuple[str, str | int], int] = {}
-        threads = samples.threads
-        self._process_of = np.array([thread.process for thread in threads], np.int64)[samples.groups.thread]
 
     def of_process(self, number: int) -> Any:
         """The profiles of a process."""
@@ -75,34 +74,45 @@ class _Profiles:
             "process.executable.name": printable(process.name),
             "process.command_line": printable(process.experiment.log.arguments), "host.name": printable(os.fsencode(
                 process.experiment.log.hostname))}
-        mine = np.flatnonzero(self._process_of == number)
+        mine = self._samples.groups.chosen(self._groups_of[number])
         scope = pb.ScopeProfiles(scope=pb.InstrumentationScope(name=EXPORTER), profiles=[
             self._profile(number, one, mine) for one in self._samples.quantities])
         return pb.ProfilesData(resource_profiles=[pb.ResourceProfiles(
             resource=pb.Resource(attributes=[pb.KeyValue(key=key, value=self._any(value))
                                              for key, value in about.items()]), scope_profiles=[scope])])
 
-    def _profile(self, number: int, quantity: Quantity, mine: Any) -> Any:
+    @cached_property
+    def _groups_of(self) -> list[I8]:
+        """For each process the groups of its threads."""
+        threads = self._samples.threads
+        process_of = np.array([thread.process for thread in threads], np.int64)[self._samples.groups.thread]
+        order = np.argsort(process_of, kind="stable")
+        return np.split(order, np.searchsorted(process_of[order], np.arange(1, len(self._samples.processes))))
+
+    def _profile(self, number: int, quantity: Quantity, mine: Groups) -> Any:
         pb, samples = self._pb, self._samples
         process = samples.processes[number]
         identity = hashlib.blake2b(os.fsencode(process.experiment.path) + quantity.name.encode()
                                    + str(process.start_ns).encode(), digest_size=16).digest()
-        said = [self._attribute("collect.note", note) for note in notes(samples)]
+        said = [self._attribute("collect.note", note) for note in self._notes[number]]
         return pb.Profile(
             sample_type=self._value_type(quantity.name, quantity.unit), samples=self._found(quantity, mine),
             time_unix_nano=process.start_unix_ns, duration_nano=max(samples.end_ns - process.start_ns, 0),
             period_type=self._value_type("clock", "us"), period=samples.interval_us * NS_PER_US, profile_id=identity,
             attribute_indices=said)
 
-    def _found(self, quantity: Quantity, mine: Any) -> Iterator[Any]:
-        groups = self._samples.groups
-        values = groups.of(quantity)[mine]
+    def _found(self, quantity: Quantity, mine: Groups) -> Iterator[Any]:
+        values = mine.of(quantity)
         scale = NS_PER_US if quantity.unit == "us" else 1
         counts = values != 0
-        for stack, thread, value in zip(groups.stack[mine][counts].tolist(), groups.thread[mine][counts].tolist(),
+        for stack, thread, value in zip(mine.stack[counts].tolist(), mine.thread[counts].tolist(),
                                         values[counts].tolist(), strict=True):
             yield self._pb.Sample(stack_index=stack + 1, attribute_indices=self._of_thread[thread],
                                   values=[value * scale])
+
+    @cached_property
+    def _notes(self) -> list[list[str]]:
+        return notes_by_process(self._samples)
 
     @cached_property
     def _of_thread(self) -> list[list[int]]:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from collector.export.choices import Choices, lines, names, notes, thread_names
+from collector.export.choices import Choices, lines, names, notes_by_process, thread_names
 from collector.export.protobuf import Stamp, marks, messages
 from collector.export.text import printable
 from collector.report.profile import I8
@@ -94,14 +94,15 @@ def _heads(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Iterat
 def _tracks(samples: Samples, pb: Any) -> Iterator[Any]:
     """Of processes, each with its threads and what is traced in them: a thread is of the last process of its pid."""
     n_threads = len(samples.threads)
-    said, titles = "\n".join(notes(samples)), thread_names(samples)
+    said, titles = notes_by_process(samples), thread_names(samples)
     places: list[list[int]] = [[] for _ in samples.processes]
     for place, thread in enumerate(samples.threads):
         places[thread.process].append(place)
     for number, process in enumerate(samples.processes):
-        yield pb.TrackDescriptor(uuid=1 + 2 * n_threads + number, description=said, process=pb.ProcessDescriptor(
-            pid=process.pid, process_name=printable(process.name),
-            cmdline=[printable(process.experiment.log.arguments)]))
+        yield pb.TrackDescriptor(
+            uuid=1 + 2 * n_threads + number, description="\n".join(said[number]), process=pb.ProcessDescriptor(
+                pid=process.pid, process_name=printable(process.name),
+                cmdline=[printable(process.experiment.log.arguments)]))
         is_traced = any(kind != "profile" for kind in process.experiment.kinds)
         for place in places[number]:
             yield pb.TrackDescriptor(uuid=1 + place, thread=pb.ThreadDescriptor(

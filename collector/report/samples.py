@@ -92,6 +92,10 @@ class Groups:
         """What each counts for (n)."""
         return np.asarray(self.weights[:, list(quantity.columns)].sum(axis=1), np.int64)
 
+    def chosen(self, which: I8) -> Groups:
+        """Some of them."""
+        return Groups(self.stack[which], self.thread[which], self.weights[which])
+
 
 @dataclass(frozen=True)
 class Block:
@@ -309,21 +313,35 @@ class Samples:
         starts = np.array([f.offset % ADDRESS_END if f.has_offsets else 0 for f in self.functions], np.uint64)
         return starts[self.function_of] + self._offset_of
 
-    @cached_property
+    @property
     def notes(self) -> list[str]:
         """What the recording said of itself that a reader of figures should know: loss, cut ends, damage."""
-        said = [f"process {process.pid}: {message.text}" for process in self.processes
+        return list(dict.fromkeys(note for _, note in self._notes))
+
+    @cached_property
+    def notes_by_process(self) -> list[list[str]]:
+        """The same for each process."""
+        found: list[list[str]] = [[] for _ in self.processes]
+        for number, note in self._notes:
+            found[number].append(note)
+        return found
+
+    @cached_property
+    def _notes(self) -> list[tuple[int, str]]:
+        """Of each process what its log says, then what was found damaged; each once."""
+        said = [(number, f"process {process.pid}: {message.text}") for number, process in enumerate(self.processes)
                 for message in process.experiment.log.messages
                 if message.kind in _TOLD or message.id == COMMENT_TEXT]
-        found = [problem for process in self.processes for problem in process.experiment.problems]
+        found = [(number, problem) for number, process in enumerate(self.processes)
+                 for problem in process.experiment.problems]
         return list(dict.fromkeys([*said, *found]))
 
-    @property
+    @cached_property
     def interval_us(self) -> int:
         """Of the clock; 0: none."""
         return max((process.experiment.log.interval_us for process in self.processes), default=0)
 
-    @property
+    @cached_property
     def start_ns(self) -> int:
         """The earliest start."""
         return min((process.start_ns for process in self.processes), default=0)

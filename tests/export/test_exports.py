@@ -329,6 +329,24 @@ def test_perfetto_has_the_threads_of_a_process_behind_it(executed: Path, exporte
                      *[("process", 4811), ("thread", 4811), ("thread", 4812)] * 3]
 
 
+def test_each_process_has_its_own_notes(executed: Path, exported: Callable[..., Path]) -> None:
+    """With those of all in each, an export would grow with the square of the processes."""
+    wanted = [f"process {pid}: loss: {stem}" for pid, stem in (
+        (4711, "run.1"), (4811, "_f1"), (4811, "_f1_x1"), (4811, "_f1_x1_x1"))]
+    found = tracks(exported("perfetto", executed))
+    assert [track.description for track in found if track.HasField("process")] == wanted
+    from opentelemetry.proto.profiles.v1development import profiles_pb2
+
+    sent = profiles_pb2.ProfilesData.FromString(exported("otlp", executed).read_bytes())
+    table = sent.dictionary.attribute_table
+    for resource, note in zip(sent.resource_profiles, wanted, strict=True):
+        profiles = resource.scope_profiles[0].profiles
+        assert profiles
+        assert all([table[one].value.string_value for one in profile.attribute_indices] == [note]
+                   for profile in profiles)
+    assert json.loads(exported("json", executed).read_text())["notes"] == wanted
+
+
 def test_callgrind(made: Path, exported: Callable[..., Path], need: Callable[[str, str], str]) -> None:
     need("callgrind_annotate", "valgrind")
     wanted = reported(made)
