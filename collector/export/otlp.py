@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from collector.report.profile import I8
 from collector.report.samples import Groups, Quantity, Samples
 
 _SCHEMA = {
-    "AnyValue": "string_value=1 string, int_value=3 int64",
+    "AnyValue": "string_value=1 string, int_value=3 int64, array_value=5 ArrayValue",
+    "ArrayValue": "values=1 AnyValue*",
     "KeyValue": "key=1 string, value=2 AnyValue",
     "Resource": "attributes=1 KeyValue*",
     "InstrumentationScope": "name=1 string",
@@ -47,6 +48,7 @@ _SCHEMA = {
 }
 _UNITS = {"us": "nanoseconds", "bytes": "bytes", "count": "count"}
 _LIMIT = 1 << 62
+_Value: TypeAlias = str | int | tuple[str, ...]
 
 
 def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
@@ -64,7 +66,7 @@ class _Profiles:
         self._samples = samples
         self._pb = messages("collect.otlp", _SCHEMA)
         self._strings: dict[str, int] = {"": 0}
-        self._attributes: dict[tuple[str, str | int], int] = {}
+        self._attributes: dict[tuple[str, _Value], int] = {}
 
     def of_process(self, number: int) -> Any:
         """The profiles of a process."""
@@ -94,12 +96,12 @@ class _Profiles:
         process = samples.processes[number]
         identity = hashlib.blake2b(os.fsencode(process.experiment.path) + quantity.name.encode()
                                    + str(process.start_ns).encode(), digest_size=16).digest()
-        said = [self._attribute("collect.note", note) for note in self._notes[number]]
+        said = self._notes[number]
         return pb.Profile(
             sample_type=self._value_type(quantity.name, quantity.unit), samples=self._found(quantity, mine),
             time_unix_nano=process.start_unix_ns, duration_nano=max(samples.end_ns - process.start_ns, 0),
             period_type=self._value_type("clock", "us"), period=samples.interval_us * NS_PER_US, profile_id=identity,
-            attribute_indices=said)
+            attribute_indices=[self._attribute("collect.notes", said)] if said else [])
 
     def _found(self, quantity: Quantity, mine: Groups) -> Iterator[Any]:
         values = mine.of(quantity)
@@ -111,8 +113,8 @@ class _Profiles:
                                   values=[value * scale])
 
     @cached_property
-    def _notes(self) -> list[list[str]]:
-        return notes_by_process(self._samples)
+    def _notes(self) -> list[tuple[str, ...]]:
+        return [tuple(mine) for mine in notes_by_process(self._samples)]
 
     @cached_property
     def _of_thread(self) -> list[list[int]]:
@@ -145,14 +147,20 @@ class _Profiles:
             mapping_table=mappings, location_table=locations, function_table=functions, link_table=[pb.Link()],
             attribute_table=attributes, stack_table=stacks, string_table=list(self._strings)))
 
-    def _attribute(self, key: str, value: str | int) -> int:
+    def _attribute(self, key: str, value: _Value) -> int:
         return self._attributes.setdefault((key, value), len(self._attributes) + 1)
 
     def _value_type(self, name: str, unit: str) -> Any:
         return self._pb.ValueType(type_strindex=self._string(name), unit_strindex=self._string(_UNITS[unit]))
 
-    def _any(self, value: str | int) -> Any:
-        return self._pb.AnyValue(string_value=value) if isinstance(value, str) else self._pb.AnyValue(int_value=value)
+    def _any(self, value: _Value) -> Any:
+        pb = self._pb
+        match value:
+            case str():
+                return pb.AnyValue(string_value=value)
+            case int():
+                return pb.AnyValue(int_value=value)
+        return pb.AnyValue(array_value=pb.ArrayValue(values=[self._any(one) for one in value]))
 
     def _string(self, value: str) -> int:
         return self._strings.setdefault(value, len(self._strings))

@@ -342,8 +342,8 @@ def test_each_process_has_its_own_notes(executed: Path, exported: Callable[..., 
     for resource, note in zip(sent.resource_profiles, wanted, strict=True):
         profiles = resource.scope_profiles[0].profiles
         assert profiles
-        assert all([table[one].value.string_value for one in profile.attribute_indices] == [note]
-                   for profile in profiles)
+        assert all([said.string_value for one in profile.attribute_indices
+                    for said in table[one].value.array_value.values] == [note] for profile in profiles)
     assert json.loads(exported("json", executed).read_text())["notes"] == wanted
 
 
@@ -390,6 +390,22 @@ def test_parquet_of_long_names_is_made_in_pieces(tmp_path: Path, exported: Calla
 
 def test_otlp(made: Path, exported: Callable[..., Path]) -> None:
     agrees(readers.otlp(exported("otlp", made)), reported(made))
+
+
+def test_otlp_has_each_attribute_once(made: Path, exported: Callable[..., Path]) -> None:
+    """The schema forbids several of one key: several notes are one attribute."""
+    from opentelemetry.proto.profiles.v1development import profiles_pb2
+
+    found = profiles_pb2.ProfilesData.FromString(exported("otlp", made).read_bytes())
+    tables = found.dictionary
+    keys = [tables.string_table[one.key_strindex] for one in tables.attribute_table]
+    for profile in (one for resource in found.resource_profiles for one in resource.scope_profiles[0].profiles):
+        for one in (profile, *profile.samples):
+            assert len({keys[place] for place in one.attribute_indices}) == len(one.attribute_indices)
+    notes = [[said.string_value for said in one.value.array_value.values]
+             for key, one in zip(keys, tables.attribute_table, strict=True) if key == "collect.notes"]
+    assert [(len(one), one[0]) for one in notes] == [(2, f"process {pid}: loss\\n</script>: 3 samples")
+                                                     for pid in (4711, 4811)]
 
 
 def test_json(made: Path, exported: Callable[..., Path]) -> None:
