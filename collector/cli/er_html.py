@@ -14,7 +14,7 @@ from collector import __version__
 from collector.cli import streams
 from collector.cli.commands.session import Session
 from collector.errors import CollectorError, ElfError, UsageError, shown
-from collector.export.formats import ExportError, destination
+from collector.export.formats import ExportError, destination, given
 
 if TYPE_CHECKING:
     from collector.export.html.content import Compared, Hot, More
@@ -36,6 +36,7 @@ microstates, flame graphs, what every thread did when, tables with the figures o
 _N_CODE = 12
 _N_CODE_MAX = 200
 _SUFFIX = ".html"
+_STANDARD_OUTPUT = 1
 
 
 @dataclass
@@ -60,7 +61,7 @@ def run(argv: list[str]) -> int:
     text, problems = made(arguments, options.compare, options.n_code)
     for problem in problems:
         streams.say(f"er_html: warning: {problem}")
-    if output == "-":
+    if output == "-" or given(output) == _STANDARD_OUTPUT:
         with destination(None) as out:
             out.write(text.encode("utf-8"))  # which the page says that it is
         return 0

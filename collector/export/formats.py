@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fcntl import F_GETFL, fcntl
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkstemp
@@ -78,13 +79,18 @@ def format_called(name: str) -> Format:
 
 @contextmanager
 def destination(path: str | None) -> Iterator[BinaryIO]:
-    """Where an export goes: a file, which is there as a whole or not at all; None: standard output. OSError."""
+    """Where an export goes: a file, which is there as a whole or not at all; None: standard output. Into what we were
+    given open goes what comes next there. OSError."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     if os.path.isdir(path):
         raise ExportError(f"{path}: Is a directory; give the name of a file")
+    if (fd := given(path)) is not None:
+        with open(os.dup(fd), "wb") as file:
+            yield file
+        return
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe, a device
         with open(path, "wb") as file:
             yield file
@@ -106,6 +112,22 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         if isinstance(err, OSError):
             raise ExportError(f"{path}: {err.strerror or err}") from err
         raise
+
+
+def given(path: str) -> int | None:
+    """The descriptor that our caller opened for writing into what ``path`` leads to, such as /dev/stdout; None: none.
+
+    Others write there as well, before us and after us: another file in its place would not have that, and one that is
+    opened anew would be written from its beginning.
+    """
+    with suppress(OSError):
+        wanted = os.stat(path)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # that of the listing is closed
+                if fd and os.get_inheritable(fd) and os.path.samestat(os.fstat(fd), wanted) \
+                        and fcntl(fd, F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+                    return fd
+    return None
 
 
 @contextmanager

@@ -1053,6 +1053,12 @@ def test_what_is_no_file_is_written_into_and_stays(experiment: Path, command: Ca
     assert sorted(os.listdir(tmp_path)) == ["full", "link", "pipe", "target.html"]
 
 
+def test_the_standard_output_by_its_path_has_only_the_page(experiment: Path, command: Callable[..., Completed]) -> None:
+    done = command("-o", "/dev/stdout", experiment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("</html>\n")
+
+
 def test_collect_makes_the_page_at_the_end(collect: Callable[..., Completed], perf_allowed: None,
                                            tmp_path: Path) -> None:
     """Named after the experiment or as it is told; words of the program's own stay as they are."""

@@ -769,3 +769,19 @@ def test_a_dash_is_the_standard_output(victim: Path, exported: Callable[..., Pat
     assert er_export.run(["collapsed", str(victim), "-o", "-"]) == 0
     assert capfdbinary.readouterr().out == exported("collapsed", victim).read_bytes() != b""
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("path", "redirection"), [
+    ("/dev/stdout", ">all"), ("/dev/stderr", "2>all"), ("/proc/self/fd/3", "3>all"), ("all", ">all")])
+def test_what_a_stream_is_redirected_to_keeps_what_others_write(path: str, redirection: str, tmp_path: Path) -> None:
+    """Before and behind the export; a descriptor of ours to that file, not of who called us, is none of these."""
+    code = ("import sys\nfrom collector.export.formats import destination\nours = open('all')\n"
+            "with destination(sys.argv[1]) as out:\n    out.write(b'body ')\n")
+    stream = redirection[:-len(">all")] or "1"
+    script = f'(printf "head " >&{stream}; "$@"; printf "foot" >&{stream}) {redirection}'
+    subprocess.run(["sh", "-c", script, "sh", sys.executable, "-c", code, path], cwd=tmp_path, check=True)
+    assert (tmp_path / "all").read_text() == "head body foot"
+    assert [one.name for one in tmp_path.iterdir()] == ["all"]
+    code = code.replace("open('all')", "open('all', 'a')")
+    subprocess.run([sys.executable, "-c", code, "all"], cwd=tmp_path, check=True)
+    assert (tmp_path / "all").read_text() == "body "
