@@ -3,7 +3,7 @@
 A slice ends at the time of its packet and is as long as the time that the packet counts for, but begins where the one
 before it ended at the earliest. What it counts for exactly is its ``callstack_weight``, in microseconds, and, with the
 CPU, among its arguments: the flame graph of a selection is weighed by it. Waits for locks, and input and output, that
-were traced one by one are slices of a track of their own; what has no length is an instant. The schema is that of
+were traced one by one are slices of tracks of their own; what has no length is an instant. The schema is that of
 google/perfetto, protos/perfetto/trace.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 from collector.export.choices import Choices, lines, names, notes_by_process, thread_names
 from collector.export.protobuf import Stamp, marks, messages
 from collector.export.text import printable
+from collector.report.kinds import IO, LOCKS
 from collector.report.profile import I8
 from collector.report.samples import Block, Quantity, Samples
 
@@ -51,6 +52,8 @@ _REALTIME, _MONOTONIC, _BOOTTIME = 1, 3, 6
 _CLEARED, _NEEDED = 1, 2
 _WORTH, _CPU = 1, 2  # names of annotations
 _SEQUENCE = 1
+# Kinds of packets that last, by what their tracks are called. Each has its own: they come kind by kind, not by time.
+_TRACED = {LOCKS: "locks", IO: "input and output"}
 _LIMIT = 1 << 62
 
 
@@ -65,17 +68,23 @@ def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
         if not len(block):
             continue
         if block.first == 0:
-            counts = np.isin(block.state, list(quantities))
-            out.write(slices.printed(block, counts, block.state.astype(np.int64), block.time_us, 0))
-        for place in range(block.values.shape[1]):
-            column, worth = block.first + place, block.values[:, place]
-            counts = worth != 0
-            if column not in quantities:
-                continue
-            if block.duration_ns.any() and quantities[column].unit == "us":
-                out.write(slices.printed(block, counts, np.full(len(block), column), worth, len(samples.threads)))
-            else:
-                out.write(_instants(instants, block, counts, column, worth))
+            chosen = np.flatnonzero(np.isin(block.state, list(quantities)))
+            out.write(slices.printed(block, chosen, block.state[chosen].astype(np.int64), block.time_us[chosen], 0))
+        columns = [column for column in range(block.first, block.first + block.values.shape[1]) if column in quantities]
+        lasting = [column for column in columns if quantities[column].unit == "us" and block.duration_ns.any()]
+        if lasting:
+            worth = block.values[:, np.array(lasting) - block.first]
+            chosen, of = worth.nonzero()
+            out.write(slices.printed(block, chosen, np.array(lasting)[of], worth[chosen, of],
+                                     _first_traced(samples, block.kind)))
+        for column in columns:
+            if column not in lasting:
+                out.write(_instants(instants, block, column, block.values[:, column - block.first]))
+
+
+def _first_traced(samples: Samples, kind: str) -> int:
+    """The first of the tracks that threads have for a kind, behind those of their states."""
+    return len(samples.threads) * (1 + list(_TRACED).index(kind))
 
 
 def _heads(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Iterator[Any]:
@@ -93,22 +102,23 @@ def _heads(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Iterat
 
 def _tracks(samples: Samples, pb: Any) -> Iterator[Any]:
     """Of processes, each with its threads and what is traced in them: a thread is of the last process of its pid."""
-    n_threads = len(samples.threads)
+    first_process = 1 + len(samples.threads) * (1 + len(_TRACED))
     said, titles = notes_by_process(samples), thread_names(samples)
     places: list[list[int]] = [[] for _ in samples.processes]
     for place, thread in enumerate(samples.threads):
         places[thread.process].append(place)
     for number, process in enumerate(samples.processes):
         yield pb.TrackDescriptor(
-            uuid=1 + 2 * n_threads + number, description="\n".join(said[number]), process=pb.ProcessDescriptor(
+            uuid=first_process + number, description="\n".join(said[number]), process=pb.ProcessDescriptor(
                 pid=process.pid, process_name=printable(process.name),
                 cmdline=[printable(process.experiment.log.arguments)]))
-        is_traced = any(kind != "profile" for kind in process.experiment.kinds)
         for place in places[number]:
             yield pb.TrackDescriptor(uuid=1 + place, thread=pb.ThreadDescriptor(
                 pid=process.pid, tid=samples.threads[place].tid, thread_name=titles[place]))
-            if is_traced:
-                yield pb.TrackDescriptor(uuid=1 + n_threads + place, parent_uuid=1 + place, name="traced")
+            for kind, name in _TRACED.items():
+                if kind in process.experiment.kinds:
+                    yield pb.TrackDescriptor(uuid=1 + _first_traced(samples, kind) + place, parent_uuid=1 + place,
+                                             name=name)
 
 
 def _interned(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Any:
@@ -160,7 +170,8 @@ def _stamp(pb: Any, types: tuple[int, ...]) -> Stamp:
     return Stamp(pb.Trace(packet=packets), found)
 
 
-def _instants(stamp: Stamp, block: Block, which: np.ndarray, column: int, worth: I8) -> bytes:
+def _instants(stamp: Stamp, block: Block, column: int, worth: I8) -> bytes:
+    which = worth != 0
     kind = np.full(int(which.sum()), column + 1)
     return stamp.printed((block.time_ns[which], kind, kind, block.thread[which] + 1, block.stack[which] + 1,
                           worth[which], worth[which], np.maximum(block.cpu[which], 0)))
@@ -171,19 +182,18 @@ class _Slices:
 
     def __init__(self, samples: Samples, pb: Any) -> None:
         self._stamp = _stamp(pb, (_BEGIN, _END))
-        self._ended_ns = np.zeros(2 * len(samples.threads) + 1, np.int64)
+        self._ended_ns = np.zeros(len(samples.threads) * (1 + len(_TRACED)), np.int64)
 
-    def printed(self, block: Block, which: np.ndarray, kind: I8, worth: I8, first_track: int) -> bytes:
-        """Those of a block that are ``which``, in the order of their tracks and times."""
-        chosen = np.flatnonzero(which)
+    def printed(self, block: Block, chosen: I8, kind: I8, worth: I8, first_track: int) -> bytes:
+        """Those of the ``chosen`` packets of a block (n) in the order of their tracks and times, each of a ``kind`` (n)
+        and ``worth`` (n)."""
         tracks = block.thread[chosen].astype(np.int64) + first_track
         order = np.lexsort((block.time_ns[chosen], tracks))
-        chosen, tracks = chosen[order], tracks[order]
+        chosen, number, worth, tracks = chosen[order], kind[order] + 1, worth[order], tracks[order]
         ends = block.time_ns[chosen]
         is_first = np.append(True, tracks[1:] != tracks[:-1])[:len(tracks)]
         before = np.where(is_first, self._ended_ns[tracks], np.append(0, ends[:-1])[:len(ends)])
         begins = np.clip(ends - block.duration_ns[chosen], np.minimum(before, ends), ends)
         np.maximum.at(self._ended_ns, tracks, ends)
-        number = kind[chosen] + 1
         return self._stamp.printed((np.maximum(begins, 0), number, number, tracks + 1, block.stack[chosen] + 1,
-                                    worth[chosen], worth[chosen], np.maximum(block.cpu[chosen], 0), ends, tracks + 1))
+                                    worth, worth, np.maximum(block.cpu[chosen], 0), ends, tracks + 1))

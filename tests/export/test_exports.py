@@ -329,6 +329,33 @@ def test_perfetto_has_the_threads_of_a_process_behind_it(executed: Path, exporte
                      *[("process", 4811), ("thread", 4811), ("thread", 4812)] * 3]
 
 
+def test_perfetto_has_slices_as_long_as_what_was_traced(exported: Callable[..., Path], tmp_path: Path) -> None:
+    """Reads, writes and waits by turns: each second is of one of them, whatever has been written before."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+
+    path, seconds = tmp_path / "turns.1.er", np.arange(12)
+    path.mkdir()
+    Recorder.create(path, HEADER).close(START_NS + 20 * 10**9)
+    add = _module("kinds_for_exports", TESTS / "workloads" / "kinds.py").Traces(path)
+    begins = START_NS + 10**9 * seconds
+    reads, writes, waits = (seconds % 3 == turn for turn in range(3))
+    who = {"LWPID": 4711, "THRID": 4711}
+    add.io([b""] * 8, **who, TSTAMP=begins[~waits] + 10**9, IORQST=begins[~waits], IOTYPE=writes[~waits] * 1)
+    add.locks(**who, TSTAMP=begins[waits] + 10**9, SRQST=begins[waits])
+    trace = perfetto_trace_pb2.Trace.FromString(exported("perfetto", path).read_bytes())
+    kinds = {one.iid: one.name for packet in trace.packet for one in packet.interned_data.event_categories}
+    found: Counter[tuple[str, float, float]] = Counter()
+    open_: dict[int, tuple[str, float]] = {}
+    for packet in trace.packet:
+        event, second = packet.track_event, (packet.timestamp - START_NS) / 10**9
+        if event.type == 1:
+            open_[event.track_uuid] = kinds[event.category_iids[0]], second
+        elif event.type == 2:
+            found[*open_.pop(event.track_uuid), second] += 1
+    assert found == {(name, second, second + 1): 1 for name, turn in (
+        ("ioreadtime", reads), ("iowritetime", writes), ("sync", waits)) for second in seconds[turn].tolist()}
+
+
 def test_each_process_has_its_own_notes(executed: Path, exported: Callable[..., Path]) -> None:
     """With those of all in each, an export would grow with the square of the processes."""
     wanted = [f"process {pid}: loss: {stem}" for pid, stem in (
