@@ -1,17 +1,20 @@
 """pprof's profile: gzipped protocol buffers, as ``go tool pprof`` and many others read them.
 
 A sample type for each state and metric, in nanoseconds, bytes or counts; a sample for each stack, thread and state,
-with the labels ``process``, ``pid``, ``thread``, ``tid`` and ``state``. A location is an instruction; its address is
-its offset in the file of its mapping. The schema is that of google/pprof, proto/profile.proto.
+with the labels ``process``, ``pid``, ``thread``, ``tid`` and ``state``. A location is an instruction at the address
+that the link editor gave it, and mappings are the executable segments at theirs: so pprof finds the instructions of
+files that lie where they must as well as of those that lie anywhere. Of a load object whose file is not there, or has
+code elsewhere, the file is mapped as a whole at 0, and addresses are offsets in it. The schema is that of
+google/pprof, proto/profile.proto.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from collector.clock import NS_PER_US
 from collector.export.choices import (
@@ -26,6 +29,7 @@ from collector.export.choices import (
 )
 from collector.export.protobuf import framed, messages
 from collector.export.text import printable
+from collector.report.resolve import LoadedObject
 from collector.report.samples import Samples
 
 _SCHEMA = {
@@ -44,7 +48,8 @@ _SCHEMA = {
 _SAMPLE = 2  # the number of that field
 _UNITS = {"us": "nanoseconds", "bytes": "bytes", "count": "count"}
 _AT_ONCE = 1 << 10
-_LIMIT = 1 << 62  # behind every offset in a file
+_LIMIT = 1 << 62  # behind every offset in a file, and every address in a program
+_PAGE = 4096  # pprof looks for the segment of a mapping by pages of this size, whatever the machine's are
 
 
 def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
@@ -55,6 +60,33 @@ def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
         while some := list(islice(found, _AT_ONCE)):
             packed.write(b"".join(some))
         packed.write(profile.rest().SerializeToString())
+
+
+class _Range(NamedTuple):
+    """A part of a file: ``size`` bytes from ``file_offset`` on that are mapped at ``vaddr``."""
+
+    vaddr: int
+    file_offset: int
+    size: int
+
+    def holds(self, offset: int) -> bool:
+        """Whether the byte at an offset in the file is in it."""
+        return self.file_offset <= offset < self.file_offset + self.size
+
+    @property
+    def page_offset(self) -> int:
+        """How far behind the begin of a page it begins."""
+        return self.vaddr % _PAGE
+
+
+_WHOLE = _Range(0, 0, _LIMIT)
+
+
+def _ranges(loaded: LoadedObject, offsets: Iterable[int]) -> list[_Range]:
+    """What is mapped of an object so that ``offsets`` in its file have addresses."""
+    texts = [_Range(text.vaddr, text.file_offset, text.file_size) for text in loaded.texts if text.file_size]
+    can_be = all(one.vaddr + one.size < _LIMIT and one.file_offset % _PAGE == one.page_offset for one in texts)
+    return texts if can_be and all(any(one.holds(offset) for one in texts) for offset in offsets) else [_WHOLE]
 
 
 class _Profile:
@@ -128,22 +160,43 @@ class _Profile:
 
     def _add_code(self, profile: Any) -> None:
         samples, places, paths = self._samples, lines(self._samples), source_files(self._samples)
-        mappings = {loaded.number: place for place, loaded in enumerate(samples.objects, 1)}
-        for place, loaded in enumerate(samples.objects, 1):
-            profile.mapping.add(id=place, memory_limit=_LIMIT, filename=self._string(printable(loaded.path)),
-                                build_id=self._string(samples.build_id(loaded).hex()), has_functions=True,
-                                has_filenames=True, has_line_numbers=True)
         function_of = samples.function_of.tolist()
-        for place, (levels, address) in enumerate(zip(samples.levels, samples.addresses[:samples.n_places].tolist(),
-                                                      strict=True)):
-            location = profile.location.add(id=place + 1, address=address)
-            location.mapping_id = mappings.get(samples.functions[function_of[place]].object_number, 0)
+        for place, (levels, (mapping, address)) in enumerate(zip(samples.levels, self._mapped(profile), strict=True)):
+            location = profile.location.add(id=place + 1, mapping_id=mapping, address=address)
             for frame in levels:  # innermost first
                 location.line.add(function_id=function_of[frame] + 1, line=places[frame][1])
         for number, (function, name) in enumerate(zip(samples.functions, names(samples, ""), strict=True)):
             linkage = printable(function.linkage)  # equal names are taken for mangled ones
             profile.function.add(id=number + 1, name=self._string(name), system_name=self._string(
                 linkage if linkage != name else ""), filename=self._string(paths.get(number, "")))
+
+    def _mapped(self, profile: Any) -> Iterator[tuple[int, int]]:
+        """Adds the mappings, the program's first; for each location its own, 0 for none, and its address."""
+        samples, n = self._samples, self._samples.n_places
+        places = [(samples.functions[function].object_number, offset) for function, offset in zip(
+            samples.function_of[:n].tolist(), samples.addresses[:n].tolist(), strict=True)]
+        offsets: dict[int, list[int]] = {}
+        for number, offset in places:
+            offsets.setdefault(number, []).append(offset)
+        mapped: dict[int, list[tuple[int, _Range]]] = {}
+        for loaded in samples.objects:
+            for one in _ranges(loaded, offsets[loaded.number]) if loaded.number in offsets else [_WHOLE]:
+                number = self._add_mapping(profile, loaded, one)
+                mapped.setdefault(loaded.number, []).append((number, one))
+        for number, offset in places:
+            known = mapped.get(number, [(0, _WHOLE)])
+            mapping, one = next((pair for pair in known if pair[1].holds(offset)), known[0])  # a kernel's is behind all
+            yield mapping, offset - one.file_offset + one.vaddr
+
+    def _add_mapping(self, profile: Any, loaded: LoadedObject, mapped: _Range) -> int:
+        """By whole pages, as the kernel maps; its number."""
+        number, end = len(profile.mapping) + 1, mapped.vaddr + mapped.size
+        profile.mapping.add(
+            id=number, memory_start=mapped.vaddr - mapped.page_offset, memory_limit=end + -end % _PAGE,
+            file_offset=mapped.file_offset - mapped.page_offset, filename=self._string(printable(loaded.path)),
+            build_id=self._string(self._samples.build_id(loaded).hex()), has_functions=True, has_filenames=True,
+            has_line_numbers=True)
+        return number
 
     def _string(self, value: str) -> int:
         return self._strings.setdefault(value, len(self._strings))

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.elf import LoadObject, open_object
+from collector.elf import Segment as ProgramHeader
 from collector.errors import ElfError
 from collector.experiment.identity import UNKNOWN as NOT_IDENTIFIED
 from collector.experiment.places import Places
@@ -163,6 +164,11 @@ class LoadedObject:
     def vaddr_of(self, file_offset: int) -> int | None:
         """The object's address of an executable byte of the file."""
         return self._elf.vaddr_of(file_offset) if self._elf is not None else None
+
+    @property
+    def texts(self) -> list[ProgramHeader]:
+        """The executable segments of its file; none without one."""
+        return [load for load in self._elf.loads if load.is_executable] if self._elf is not None else []
 
     def offset_of(self, vaddr: int) -> int | None:
         """The place in the file of an address."""

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,7 @@ import pytest
 
 from collector.cli import er_export, er_print
 from collector.cli.exporting import SUFFIXES
+from collector.elf import ET_EXEC, open_object
 from collector.errors import UsageError
 from collector.experiment.recorder import Header, Recorder
 from collector.export import formats
@@ -218,6 +220,79 @@ def test_what_is_made_has_everything(made: Path) -> None:
 def test_pprof_by_go(made: Path, exported: Callable[..., Path], need: Callable[[str, str], str]) -> None:
     need("go", "golang-go")
     agrees(readers.go_pprof(exported("pprof", made), STATES), reported(made))
+
+
+CODE = """
+int work(int n) { return n * 3; }
+__attribute__((section(".other"))) int other(int n) { return n * 5; }
+int main(int n, char **v) { return work(n) + other(n) + !v; }
+"""
+
+
+def recorded_at_work(need: Callable[[str, str], str], folder: Path, *options: str) -> tuple[Path, dict[str, int]]:
+    """An experiment on a program that is linked so: packets of 1, 2, 3 and 4 ticks at two instructions of ``work``, one
+    of ``other`` and one that was made while it ran; and its functions by the addresses that the link editor gave."""
+    file, path = folder / "prog", folder / "run.1.er"
+    path.mkdir()
+    (folder / "prog.c").write_text(CODE)
+    subprocess.run([need("gcc", "gcc"), "-g", "-O0", *options, "-o", file, folder / "prog.c"], check=True)
+    lines = subprocess.run(["nm", file], capture_output=True, text=True, check=True).stdout.splitlines()
+    vaddrs = {words[2]: int(words[0], 16) for line in lines if len(words := line.split()) == 3}
+    recorder = Recorder.create(path, replace(HEADER, arguments=b"prog"))
+    with open_object(str(file)) as elf:
+        base = 0 if elf.type == ET_EXEC else BASE
+        for text in (load for load in elf.loads if load.is_executable):
+            inside = text.vaddr % 4096
+            recorder.segment_mapped(START_NS, base + text.vaddr - inside, inside + text.file_size,
+                                    text.file_offset - inside, os.fsencode(file))
+    recorder.function_mapped(START_NS, DYNAMIC, 0x800, b"made")
+    pcs = [base + vaddrs["work"], base + vaddrs["work"] + 4, base + vaddrs["other"], DYNAMIC + 8]
+    uids = recorder.frames.intern(np.array([pcs], np.uint64).T, np.ones(4, np.int64)).astype(np.int64)
+    rows = np.arange(4)
+    recorder.clock(4711 + rows * 0, rows * 0, START_NS + 10**7 * (1 + rows), uids, rows * 0, 1 + rows)
+    recorder.close(START_NS + 10**9)
+    return path, vaddrs
+
+
+@pytest.mark.parametrize("options", [
+    ("-pie", "-fPIE"), ("-no-pie",), ("-no-pie", "-static"), ("-no-pie", "-Wl,-Ttext-segment=0x30000000"),
+    ("-no-pie", "-Wl,-z,noseparate-code"), ("-no-pie", "-Wl,--section-start=.other=0x800000"),
+    ("-shared", "-fPIC", "-Wl,-Ttext-segment=0x7000000")], ids=" ".join)
+def test_pprof_finds_instructions(options: tuple[str, ...], need: Callable[[str, str], str], tmp_path: Path) -> None:
+    """Of programs that lie where they must or anywhere, of libraries that were given addresses: by the file itself."""
+    need("go", "golang-go")
+    path, vaddrs = recorded_at_work(need, tmp_path, *options)
+    assert er_export.run(["pprof", str(path), "-o", str(tmp_path / "run.gz")]) == 0
+    done = subprocess.run(["go", "tool", "pprof", "-sample_index=user", "-unit=us", r"-disasm=\bwork\b",
+                           tmp_path / "run.gz"], capture_output=True, text=True, check=True)
+    found = {int(address, 16): int(own) for own, address in re.findall(r"(\d+)us +\d+us +([0-9a-f]+):", done.stdout)}
+    assert found == {vaddrs["work"]: INTERVAL_US, vaddrs["work"] + 4: 2 * INTERVAL_US}
+
+
+def test_mappings_of_pprof(need: Callable[[str, str], str], tmp_path: Path) -> None:
+    """Each segment with code is one; a file that is not there is one as a whole, as is what has no file."""
+    need("go", "golang-go")
+    path, vaddrs = recorded_at_work(need, tmp_path, "-no-pie", "-Wl,--section-start=.other=0x800000")
+    with open_object(str(tmp_path / "prog")) as elf:
+        offsets = {elf.offset_of(vaddrs["work"]), elf.offset_of(vaddrs["work"] + 4), elf.offset_of(vaddrs["other"])}
+        other = elf.offset_of(0x800000)
+
+    def raw() -> tuple[set[tuple[int, str]], list[tuple[str, str]]]:
+        """Locations with their mappings; mappings with their files."""
+        assert er_export.run(["pprof", str(path), "-o", str(tmp_path / "run.gz")]) == 0
+        text = subprocess.run(["go", "tool", "pprof", "-raw", tmp_path / "run.gz"], capture_output=True, text=True,
+                              check=True).stdout
+        return ({(int(address, 16), mapping) for address, mapping in re.findall(r"^ +\d+: 0x(\w+) M=(\d)", text, re.M)},
+                re.findall(r"^\d: 0x(\S+) .*?([^/ ]+) +\[FN\]", text, re.M))
+
+    made = (DYNAMIC + 8, "3")
+    assert raw() == ({(vaddrs["work"], "1"), (vaddrs["work"] + 4, "1"), (0x800000, "2"), made}, [
+        ("401000/0x402000/0x1000", "prog"), (f"800000/0x801000/{other:#x}", "prog"),
+        ("0/0x4000000000000000/0x0", "DYNAMIC_FUNCTIONS")])
+    (tmp_path / "prog").unlink()
+    whole = "0/0x4000000000000000/0x0"
+    assert raw() == ({*((offset, "1") for offset in offsets), (DYNAMIC + 8, "2")},
+                     [(whole, "prog"), (whole, "DYNAMIC_FUNCTIONS")])
 
 
 @pytest.fixture(scope="module")
