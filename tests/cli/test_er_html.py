@@ -314,6 +314,30 @@ def test_a_canvas_is_no_larger_than_browsers_take(page: Path, look: Callable[...
     assert found == [[40, 50, "40px", "50px"], [8, 32_767, "10px", "40000px"], [32_767, 8, "40000px", "10px"]]
 
 
+def test_any_number_of_threads_has_a_table(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    """More than a function can have arguments, each in an experiment of its own."""
+    driver = look(page)
+    found = driver.execute_async_script("""const done = arguments[0];
+        Promise.all(["recording", "tables", "ui", "states"].map((name) => import(`page/${name}`))).then((modules) => {
+            const [{ Recording, ALL }, { Threads }, { html, render }, { N_STATES }] = modules;
+            const n = 130000;
+            const metric = { command: "user", title: "User", states: [0], unit: "us" };
+            const recording = new Recording({
+                experiments: Array.from({ length: n }, (_, i) => (
+                    { begin_ns: -i, end_ns: 7 * i, interval_us: 1, program: "p" })),
+                threads: Array.from({ length: n }, (_, i) => [i, 1, i, ""]),
+                metrics: [metric], n_columns: N_STATES + 1, latency_column: N_STATES,
+                columns: { parents: [], instructions: [], leaf: new Int32Array(n), counts: new Int32Array(n).fill(1),
+                    firsts: new Float64Array(n), between: new Float64Array(n), column: new Uint8Array(n),
+                    amount: new Int32Array(n).fill(3), latency: new Int32Array(n) } });
+            const place = document.createElement("div");
+            render(html`<${Threads} recording=${recording} metric=${metric} sums=${recording.allSums} selection=${ALL}
+                onSelect=${() => 0} height=${400} />`, place);
+            done([recording.begin, recording.end, place.querySelector("tbody").textContent.slice(0, 13)]);
+        }).catch((error) => done(String(error)));""")
+    assert found == [-129_999, 7 * 129_999, "0.390100.00<T"]
+
+
 # --- keys -----------------------------------------------------------------------------------------
 
 

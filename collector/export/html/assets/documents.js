@@ -119,7 +119,7 @@ function Entries({ one, entries }) {
     const value = (n) => valueText(one, n);
     if (!entries.length) return html`<p class="empty">nothing</p>`;
     if (entries[0].buckets) return html`<div class="histograms">${entries.map((entry) => html`<${Histogram} entry=${entry} one=${one} />`)}</div>`;
-    const most = Math.max(...entries.map((entry) => Number(entry.value)), 1);
+    const most = entries.reduce((all, entry) => Math.max(all, Number(entry.value)), 1);
     const rows = entries.map((entry) => ({ name: keyText(entry.key), value: Number(entry.value) }));
     const columns = [number("value", `${one.function}(${one.value ?? ""})`, (row) => row.value, (row) => value(row.value)),
         number("bar", "", (row) => row.value, (row) => value(row.value)), { key: "name", title: one.keys.join(", ") || "key", value: (row) => row.name }];
@@ -136,7 +136,7 @@ const withGaps = (buckets) => buckets.flatMap((bucket, i) => {
 
 function Histogram({ entry, one }) {
     const value = (n) => valueText(one, n);
-    const most = Math.max(...entry.buckets.map((bucket) => bucket.count), 1);
+    const most = entry.buckets.reduce((all, bucket) => Math.max(all, bucket.count), 1);
     return html`<table class="histogram"><caption><bdi>${keyText(entry.key)}</bdi></caption>
         <thead><tr><th scope="col" class="n">from</th><th scope="col"><span class="voice">distribution</span></th><th scope="col" class="n">count</th></tr></thead>
         <tbody>${withGaps(entry.buckets).map((bucket) => html`<tr><td class="n">${bucket.min === null ? `< ${value(bucket.max + 1)}` : value(bucket.min)}</td>

@@ -20,8 +20,8 @@ export class Recording {
         this.start = startsOf(this.counts);
         this.time = timesOf(this);
         this.scale = Float64Array.from(this.experiments, (one) => one.interval_us);
-        this.begin = Math.min(0, ...this.experiments.map((one) => one.begin_ns));
-        this.end = Math.max(this.begin + 1, ...this.experiments.map((one) => one.end_ns), latest(this));
+        this.begin = this.experiments.reduce((first, one) => Math.min(first, one.begin_ns), 0);
+        this.end = this.experiments.reduce((last, one) => Math.max(last, one.end_ns), Math.max(this.begin + 1, latest(this)));
         this.threadNames = this.threads.map(([experiment, number, tid, name]) => {
             const whose = this.experiments.length > 1 ? `${experiment + 1}.${number}` : `${number}`;
             return name ? `${whose} ${name}` : `${whose} (${tid})`;

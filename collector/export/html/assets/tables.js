@@ -72,7 +72,7 @@ export function Threads({ recording, metric, sums, selection, onSelect, height }
         const total = { thread: -1, value: valueOf(metric, sums.totals), name: "<Total>", tid: "", mine: sums.totals, shown: "", process: "", role: "total" };
         return [total, ...found];
     }, [recording, metric, sums]);
-    const most = Math.max(1, ...rows.slice(1).map((row) => timeOf(row.mine)));
+    const most = rows.slice(1).reduce((all, row) => Math.max(all, timeOf(row.mine)), 1);
     const columns = useMemo(() => [
         number("value", metric.title, (row) => row.value, (row) => amount(row.value, metric.unit), metric.title),
         number("value%", "%", (row) => row.value, (row) => share(percentOf(row.value, rows[0].value)), "in percent of all"),
