@@ -286,7 +286,7 @@ class Log:
 _MESSAGES = {"cerror", "cwarn", "comment"}
 _TIMED = {b"run", b"sample"}  # no recorder leaves their time out
 _ENDS = {"sample", "exec_start", "exec_error"}
-_UNIX_MAX = 253_402_300_799  # the end of the year 9999
+_UNIX_MAX = 9_223_372_036  # nanoseconds since 1970 have 63 bits where formats have them
 _INT32_MAX = (1 << 31) - 1
 _ERRNO_MAX = 4095
 COUNTERS = "hwcounters"
@@ -364,7 +364,7 @@ def _read_system(log: Log, node: Element) -> None:
 def _read_process(log: Log, node: Element) -> None:
     for name in _PROCESS_NUMBERS:
         if name in node.attributes:
-            setattr(log, name, node.number(name))
+            setattr(log, name, node.number(name, low=0, high=_INT32_MAX))
     log.cwd = node.attributes.get("cwd", log.cwd)
     if node.text.strip():
         log.arguments = node.text

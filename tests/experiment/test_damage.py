@@ -293,6 +293,15 @@ def test_numbers_that_are_no_text_are_none(small: Path, old: bytes, new: bytes,
     assert "<Total>" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("name", "place", "most"), [
+    ("pid", rb'(?<=process pid=")[^"]*', (1 << 31) - 1), ("start_unix", rb'(?<= time=")[^"]*', 9_223_372_036)])
+def test_numbers_that_no_kernel_has_are_none(small: Path, name: str, place: bytes, most: int) -> None:
+    """Exports have room for all that is read: for pids as a C int, for the calendar's nanoseconds in 63 bits."""
+    for number, wanted in ((most, most), (most + 1, 0), (-1, 0)):
+        edit(small / "log.xml", place, b"%d" % number)
+        assert getattr(opened(small).log, name) == wanted
+
+
 def test_a_sample_with_an_impossible_number_has_none(small: Path) -> None:
     """It has its time and figures all the same, also where a filter asks for samples."""
     edit(small / "log.xml", b' id="2" label', b' id="99999999999999999999" label')

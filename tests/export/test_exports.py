@@ -727,6 +727,20 @@ def test_damage(damage: Any, victim: Path, tmp_path: Path) -> None:
     assert outcomes[False, True], "nothing was damaged so little that the rest could be exported"
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_there_is_room_for_all_numbers_of_a_log(name: str, executed: Path, tmp_path: Path) -> None:
+    """The largest that are read, and those beyond, which are not."""
+    for more in (0, 1):
+        path = shutil.copytree(executed, tmp_path / f"{more}.er")
+        for log in path.rglob("log.xml"):
+            text = log.read_text()
+            for attribute, most in (("process pid", 2**31 - 1), (" time", 9_223_372_036)):
+                text, n = re.subn(f'{attribute}="[^"]*"', f'{attribute}="{most + more}"', text)
+                assert n == 1
+            log.write_text(text)
+        assert er_export.run([name, str(path), "-o", os.devnull]) == 0
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
