@@ -221,6 +221,7 @@ class Handoff:
         """One attempt, from its first process to the end of its last."""
         settings, session = self.settings, self._sessions[item.session]
         assert settings is not None
+        labels = dict(next((kept.labels for kept in session.kept if kept.name == item.name), ()))
         path = session.folder / item.name
         if settings.command:
             words = [word.replace("{}", str(path)) for word in settings.command]
@@ -233,8 +234,7 @@ class Handoff:
                                    settings.timeout_s)
             if made.result is not Result.DONE:
                 return made._replace(result=Result.FAILED)
-        url = push.filled(settings.url, session.labels | {"experiment": item.name.removesuffix(".er"),
-                                                          "session": item.session})
+        url = push.filled(settings.url, labels | {"experiment": item.name.removesuffix(".er"), "session": item.session})
         argv = push.command(url, settings.method, content, item.name, str(profile))
         sent = await self._run(item, as_peer(owner, argv), settings.timeout_s, quiet=True)
         if sent.result in (Result.DONE, Result.REFUSED):

@@ -18,12 +18,13 @@ WAITING, REFUSED = "waiting", "refused"
 
 class Kept(NamedTuple):
     """An experiment that is closed: its name, when it ended, what it takes; whether it is to be handed over yet: empty
-    if not, WAITING, or REFUSED, which waits for somebody to mend what is wrong."""
+    if not, WAITING, or REFUSED, which waits for somebody to mend what is wrong; the labels that stand in its log."""
 
     name: str
     ended_s: float
     n_bytes: int
     owed: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class Room(NamedTuple):

@@ -105,8 +105,7 @@ class Session:
         self.n_lost = int(facts.get("n_lost", 0))
         self.n_failed = 0
         self.labels = dict(facts.get("labels", {})) | order.labels
-        self.kept = [Kept(str(name), float(ended_s), int(size), str("".join(owed)))
-                     for name, ended_s, size, *owed in facts.get("kept", [])]
+        self.kept = [_kept(*each) for each in facts.get("kept", [])]
         self.folder = house.spool.path / str(facts["folder"]) if facts.get("folder") else Path()
         self.settled = asyncio.Event()
         self.held: list[Held] = []
@@ -265,7 +264,8 @@ class Session:
         if self._house.spool.exists(path):
             ended_s = max([time.time(), *(each.ended_s for each in self.kept)])  # clocks are set back, too
             self.kept.append(Kept(self._current, ended_s, self._house.spool.size(path),
-                                  self._house.handoff.first_state(configured=self.order.configured)))
+                                  self._house.handoff.first_state(configured=self.order.configured),
+                                  tuple(self.labels.items())))
             gone = retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE)
             self._delete([each for each in gone if each is not self.kept[-1]])  # that one is what it was recorded for
         if (counted := _N_SAMPLES.search(self._last)) is not None:
@@ -485,6 +485,11 @@ def _go_on(task: asyncio.Future[None]) -> None:
     task.add_done_callback(_pending.discard)
 
 
+def _kept(name: Any, ended_s: Any, n_bytes: Any, owed: Any = "", labels: Any = ()) -> Kept:
+    """An experiment as it was stored. Raises TypeError, ValueError."""
+    return Kept(str(name), float(ended_s), int(n_bytes), str(owed), tuple((str(each), str(of)) for each, of in labels))
+
+
 def restored(session_id: str, facts: dict[str, Any], house: House) -> Session:
     """A session of before the daemon's start, which is over. Raises KeyError, TypeError, ValueError."""
     uid, gid, groups = facts["owner"]
@@ -504,10 +509,11 @@ def with_current(session_id: str, facts: dict[str, Any], house: House) -> dict[s
     the configuration asks for also all others that are there, be the facts old or lost."""
     name, spool = str(facts.get("current", "")), house.spool
     folder = str(facts.get("folder", "")) or f"own/{session_id}"
+    labels = list(dict(facts.get("labels", {})).items())  # the run's that was under way
     kept = [list(each) for each in facts.get("kept", [])]
     if name and os.path.basename(name) == name and spool.exists(spool.path / folder / name):
         owed = house.handoff.first_state(configured=bool(facts.get("configured")))
-        kept.append([name, time.time(), spool.size(spool.path / folder / name), owed])
+        kept.append([name, time.time(), spool.size(spool.path / folder / name), owed, labels])
     found = spool.found(session_id) if not session_id.isdigit() else []
     known = {each[0] for each in kept}
     kept += [[each, changed_s, spool.size(spool.path / folder / each)] for _, each, changed_s in found

@@ -24,14 +24,18 @@ from hypothesis import strategies as st
 
 from collector.cli.exporting import SUFFIXES
 from collector.errors import UsageError
-from collector.service import config, handoff, protocol, push, retention
+from collector.linux.peers import Credentials
+from collector.service import config, handoff, labels, protocol, push, retention, sessions
 from collector.service.budget import Budget
 from collector.service.config import ConfigError
+from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Access
 from collector.service.retention import Kept
-from collector.service.sessions import House, Session, restored
+from collector.service.rotation import Plan
+from collector.service.sessions import House, Order, Session, restored
 from collector.service.spool import Spool
-from collector.service.targets import Look
+from collector.service.targets import Look, Wanted
+from collector.service.wishes import Wishes
 
 PATIENCE_S = 60
 ALICE = 61001
@@ -348,7 +352,7 @@ def test_what_a_session_owes_is_noted_once_however_much_it_is(tmp_path: Path, mo
     assert queue.counts["given_up"] == 30
     assert n_stored == 2
     (stored,) = (json.loads(path.read_text()) for path in (tmp_path / "spool" / "sessions").iterdir())
-    assert [owed for *_, owed in stored["kept"]] == [each.owed for each in session.kept]
+    assert [owed for _, _, _, owed, _ in stored["kept"]] == [each.owed for each in session.kept]
 
 
 def test_a_look_goes_through_what_is_owed_once(tmp_path: Path) -> None:
@@ -403,6 +407,51 @@ def test_why_is_what_a_command_said_last_however_much_it_said_before(tmp_path: P
     assert queue.trouble == "one.1.er: no room"
     assert told[:-1] == [f"handoff: one.1.er: {number}" for number in range(1, 21)]
     assert told[-1].startswith("handoff: one.1.er: no room; it is kept")
+
+
+async def recorded_twice(session: Session, become_another: Callable[[], None]) -> None:
+    """Two runs; the process is another program in the second."""
+    task = asyncio.ensure_future(session.live())
+    for n, act in enumerate((become_another, session.stop), 1):
+        async with asyncio.timeout(PATIENCE_S):
+            while len(session.kept) < n and not task.done():
+                await asyncio.sleep(0.01)
+        act()
+    await task
+
+
+def test_what_stands_in_braces_is_the_experiments_own_though_the_session_went_on_and_the_daemon_ended(
+        tmp_path: Path, process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process becomes another program before anything was pushed."""
+    monkeypatch.setattr(sessions, "_BUILD_S", 60.0)  # however busy the machine is
+    target = process(os.geteuid(), "sh", "-c", "read line; exec sleep 1002.5")
+
+    def become_sleep() -> None:
+        target.stdin.write(b"\n")
+        target.stdin.flush()
+        until(lambda: Path(f"/proc/{target.pid}/comm").read_text() == "sleep\n")
+
+    with receiving(OK, path=tmp_path / "r") as (receiver, url):
+        within = Daemon(Settings(str(tmp_path / "s"), str(tmp_path / "spool")), lambda *_: None)  # it does not serve
+        within.handoff.configure(config.Handoff(url=f"{url}/{{build}}/{{experiment}}", format="collapsed"))
+        us = Credentials(os.geteuid(), os.getegid(), ())
+        session = Session(Order("web", us, Wanted(pids=(target.pid,)), Wishes(10_007_000, ()), Plan(0.1, 0.2),
+                                configured=True), within.house)
+        builds = [labels.build_id(target.pid)]
+        asyncio.run(recorded_twice(session, become_sleep))
+        builds.append(labels.build_id(target.pid))
+        for kept in session.kept:  # as it is made for a push
+            (session.folder / kept.name / ".handoff.collapsed.txt").write_text("main 1\n")
+
+        async def push_all() -> None:
+            within.sessions["web"] = restored("web", within.spool.facts("web"), within.house)
+            within.handoff.look()
+            await until_told(within.handoff, 2, "done", "failed", "refused")
+            await within.handoff.close()
+
+        asyncio.run(push_all())
+    assert builds[0] != builds[1]
+    assert [head[0].split()[1] for head in receiver.heads] == [f"/{builds[0]}/web.1", f"/{builds[1]}/web.2"]
 
 
 # -- a daemon

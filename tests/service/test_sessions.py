@@ -64,6 +64,16 @@ def test_labels_are_those_of_the_program_that_is_recorded_now(tmp_path: Path, pr
     held.release()
 
 
+def test_what_was_being_recorded_when_the_daemon_ended_has_the_labels_of_its_run(tmp_path: Path) -> None:
+    (tmp_path / "spool" / "own" / "web" / "web.2.er").mkdir(parents=True)
+    facts = {"labels": {"build": "ab"}, "current": "web.2.er", "folder": "own/web",
+             "kept": [["web.1.er", 1.0, 10, "waiting", [["build", "cd"], ["tier", "front"]]]]}
+    daemon = daemon_at(tmp_path)
+    session = session_of(daemon, "web", sessions.with_current("web", facts, daemon.house))
+    assert [(each.name, dict(each.labels)) for each in session.kept] == [
+        ("web.1.er", {"build": "cd", "tier": "front"}), ("web.2.er", {"build": "ab"})]
+
+
 def test_a_number_is_used_once_be_the_facts_of_its_session_lost(daemon: Callable[..., Any], folder: Path) -> None:
     (folder / "spool" / "own" / "7" / "7.1.er").mkdir(parents=True)
     (folder / "spool" / "sessions").mkdir()
