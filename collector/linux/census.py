@@ -76,6 +76,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
 
 
+def layout(pid: int) -> list[str]:
+    """Where its code begins and ends, and its stack begins: random numbers that each exec draws anew, as a rule."""
+    return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()[23:26]
+
+
 def memory_bytes(pid: int) -> int:
     """What it has in memory."""
     fields = _text(f"/proc/{pid}/statm").split()

@@ -34,13 +34,13 @@ def of_cgroup(path: str) -> dict[str, str]:
     return {"cgroup": path, "unit": units[-1] if units else "", "container": container[1] if container else ""}
 
 
-def program(pid: int) -> tuple[int, int] | None:
-    """The file that a process runs, by device and inode; None where that is not to be seen."""
+def program(pid: int) -> tuple[str, ...] | None:
+    """What tells a program of a process from the one before an exec: its path, and where it lies in memory; None where
+    that is not to be seen. Device and inode would do, but stat(2) asks the file system, whose server may be gone."""
     try:
-        status = os.stat(f"/proc/{pid}/exe")
+        return os.readlink(f"/proc/{pid}/exe"), *census.layout(pid)
     except OSError:
         return None
-    return status.st_dev, status.st_ino
 
 
 def build_id_command(pid: int) -> list[str]:

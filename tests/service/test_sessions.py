@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from collector.elf import open_object
 from collector.linux.peers import Credentials
 from collector.service import labels, protocol, sessions, targets
 from collector.service.clients import Clients
@@ -61,6 +63,39 @@ def test_labels_are_those_of_the_program_that_is_recorded_now(tmp_path: Path, pr
     assert labels.build_id(target.pid) not in ("", first)
     asyncio.run(session.label(held))
     assert session.labels["build"] == labels.build_id(target.pid)
+    held.release()
+
+
+def test_a_new_build_under_the_same_name_is_met_without_a_word_to_its_file_system(
+        tmp_path: Path, process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process executes its own file again, which was replaced: by a link, so that nobody is amid writing it."""
+    monkeypatch.setattr(sessions, "_BUILD_S", 60.0)
+    asked, stat = [], os.stat
+
+    def told(path: Any, *more: Any, **how: Any) -> os.stat_result:
+        asked.append(path)
+        return stat(path, *more, **how)
+
+    for name in ("dash", "bash"):
+        shutil.copy(f"/bin/{name}", tmp_path / name)
+    program = tmp_path / "program"
+    program.hardlink_to(tmp_path / "dash")
+    session = session_of(daemon_at(tmp_path), "web")
+    target = process(os.geteuid(), str(program), "-c", f"read line; exec {program} -c 'echo; read line'")
+    held = targets.hold(target.pid)
+    assert held is not None
+    monkeypatch.setattr(os, "stat", told)
+    asyncio.run(session.label(held))
+    assert session.labels["build"] == labels.build_id(target.pid) != ""
+    program.unlink()
+    program.hardlink_to(tmp_path / "bash")
+    target.stdin.write(b"\n")
+    target.stdin.flush()
+    assert target.stdout.readline() == b"\n"
+    asyncio.run(session.label(held))
+    with open_object(str(program)) as elf:
+        assert session.labels["build"] == elf.build_id.hex() != ""
+    assert f"/proc/{target.pid}/exe" not in asked
     held.release()
 
 
