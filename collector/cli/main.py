@@ -40,10 +40,9 @@ def _forgo_threads() -> None:
 
 def _open_many_files() -> None:
     """Each load object that has lines or instructions to show needs a descriptor, its debug file another."""
-    import resource
+    from collector.limits import raise_descriptor_limit
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_descriptor_limit()
 
 
 def _keep_garbage() -> None:

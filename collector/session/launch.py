@@ -210,7 +210,8 @@ class HeldChild:
             os.close(self._go_write)
             for number, disposition in self._inherited.dispositions.items():
                 signal.signal(number, disposition)
-            resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
+            with suppress(OSError, ValueError):  # what nobody may change is what it was
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
             if os.read(self._go_read, 1):
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 self._report_account()

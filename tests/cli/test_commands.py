@@ -6,6 +6,8 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,14 @@ def test_reading_starts_no_threads() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize("command", ["er_print", "er_html", "er_export"])
+def test_readers_start_where_no_limit_can_be_changed(command: str, workload: Callable[..., Path]) -> None:
+    program = f"import sys; from collector.cli import main; sys.argv[1:] = ['/nowhere.er']; main.{command}()"
+    done = subprocess.run([workload("fixedlimits"), sys.executable, "-c", program], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False)
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_readers_may_open_as_many_files_as_their_user_may() -> None:

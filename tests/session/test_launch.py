@@ -404,6 +404,16 @@ def few_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (251, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
+@pytest.mark.parametrize("options", [(), ("-p", "off")], ids=["on", "off"])
+def test_a_program_is_recorded_where_no_limit_can_be_changed(options: tuple[str, ...], workload: Callable[..., Path],
+                                                             tmp_path: Path) -> None:
+    command = [workload("fixedlimits"), COLLECT, *options, "-o", "x.er", SH, "-c", "exit 7"]
+    result = subprocess.run(command, cwd=tmp_path, preexec_fn=few_descriptors, capture_output=True, text=True,
+                            check=False, timeout=30)
+    assert result.returncode == 7, result.stderr
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
 WORLD = r"""
 grep -E '^(SigBlk|SigIgn|SigCgt|Umask|NoNewPrivs|Seccomp:|Cap|Groups)' /proc/self/status
 cut -d' ' -f5,6,7,18,19 /proc/$$/stat | sed "s/^$$ //"

@@ -48,6 +48,7 @@ from itertools import repeat
 from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
 from collector.engines.perf.guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
+from collector.limits import raise_descriptor_limit as raise_descriptor_limit  # one for each thread, kind and CPU
 from collector.linux import abi, perf
 from collector.linux.accounts import Account
 from collector.linux.taskstats import ExitMessages
@@ -512,16 +513,3 @@ def _paranoid_level() -> str:
             return file.read().strip()
     except OSError:
         return "unknown"
-
-
-def raise_descriptor_limit() -> None:
-    """Lifts our own limit of open files as far as this user may: events of running threads need one descriptor each per
-    kind and CPU."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError), open("/proc/sys/fs/nr_open", encoding="ascii") as file:
-        most = max(hard, int(file.read()))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
