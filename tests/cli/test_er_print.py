@@ -595,6 +595,14 @@ def test_without_a_command_they_are_read_from_standard_input(small: Path, er_pri
     assert "no such command" in wrong.stderr
 
 
+def test_what_is_piped_in_goes_on_where_it_was_left(small: Path, er_print: Callable[..., Any],
+                                                   print_out: Callable[..., str]) -> None:
+    done = er_print("-", "-limit", "4", "-", small, input="limit 3\nquit\nlimit 1\nfunctions\n",
+                    env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == print_out("-limit", "1", "-functions", small)
+
+
 def test_on_a_terminal_a_mistake_is_told_and_the_next_line_comes(small: Path, need: Callable[[str, str], str],
                                                                  tmp_path: Path) -> None:
     command_line = f"{Path(sys.executable).parent / 'er_print'} {small}"

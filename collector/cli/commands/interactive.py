@@ -15,13 +15,14 @@ from collector.errors import CollectorError, UsageError
 _PROMPT = "(er_print) "
 _HISTORY = ".er_print_history"
 _HISTORY_MAX = 1000
+_ANY_BYTES = "surrogateescape"  # as names of files are
 
 
 def converse(session: Session, carry_out: Callable[[Session, str], None]) -> None:
     """Carry out line after line until the end; what is wrong with one is said, and the next one comes."""
     is_terminal = sys.stdin is not None and sys.stdin.isatty()
-    if isinstance(sys.stdin, io.TextIOWrapper):  # names of files are any bytes
-        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors != _ANY_BYTES:  # else it has been read from
+        sys.stdin.reconfigure(errors=_ANY_BYTES)
     n_lines = 0
     session.is_asked = is_terminal
     for line in _whole(_typed() if is_terminal else sys.stdin or ()):  # there is none where the descriptor was closed
