@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "suggestions": frozenset(),
     "installed": frozenset(),
     "interrupts": frozenset(),
+    "leftovers": frozenset(),
     "limits": frozenset(),
     "wording": frozenset(),
     "events": frozenset({"errors", "layout"}),
@@ -49,13 +50,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "unwind": frozenset({"errors", "arrays", "elf", "pclntab"}),
     "runtimes": frozenset({"errors", "arrays", "layout", "elf", "unwind"}),
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "limits", "linux"}),
-    "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
+    "experiment": frozenset({"errors", "leftovers", "arrays", "clock", "layout", "elf", "dwarf"}),
     "report": frozenset({"errors", "suggestions", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
-    "export": frozenset({"errors", "wording", "clock", "report", "aggregate"}),
+    "export": frozenset({"errors", "leftovers", "wording", "clock", "report", "aggregate"}),
     "session": RECORDING | {"aggregate", "suggestions", "wording", "interrupts"},
     "service": frozenset({"errors", "installed", "wording", "clock", "elf", "linux", "session", "experiment"}),
-    "cli": frozenset({"errors", "suggestions", "installed", "interrupts", "limits", "wording", "clock", "session",
-                      "service", "experiment", "aggregate", "report", "export"}),
+    "cli": frozenset({"errors", "suggestions", "installed", "interrupts", "leftovers", "limits", "wording", "clock",
+                      "session", "service", "experiment", "aggregate", "report", "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.

@@ -11,10 +11,12 @@ import shutil
 import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from collector.errors import ExperimentError
 from collector.experiment.names import ARCHIVES, shown
+from collector.leftovers import removed_if_ended
 
 _WAYS = {".gz": "w:gz", ".tgz": "w:gz", ".xz": "w:xz", ".bz2": "w:bz2"}
 
@@ -33,25 +35,34 @@ def pack(path: str, files: Mapping[str, str]) -> Packed:
     way = _WAYS.get(os.path.splitext(path)[1], "w")
     if os.path.exists(path) and not os.path.isfile(path):  # a device would be replaced
         raise ExperimentError(f"{shown(path)}: cannot be written: it is no regular file")
-    left_out = []
     try:
-        # With ``dereference`` each file is there itself, also where it is a link, or one file has several names.
-        with tarfile.open(unfinished, way, format=tarfile.PAX_FORMAT,  # type: ignore[call-overload]
-                          dereference=True) as bundle:
-            for name, file in sorted(files.items()):
-                try:
-                    content = open(file, "rb")  # noqa: SIM115 - closed below
-                except OSError as error:
-                    left_out.append(f"{shown(file)}: left out: {_reason(error)}")
-                    continue
-                with content:
-                    bundle.addfile(bundle.gettarinfo(arcname=f"{ARCHIVES}/{name}", fileobj=content), content)
-        os.rename(unfinished, path)
+        with removed_if_ended(partial(os.unlink, unfinished)):
+            left_out = _write(unfinished, way, files)
+            os.rename(unfinished, path)
         return Packed(len(files) - len(left_out), os.stat(path).st_size, left_out)
-    except (OSError, tarfile.TarError) as error:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(unfinished)
-        raise ExperimentError(f"{shown(path)}: cannot be written: {_reason(error)}") from error
+        if isinstance(error, (OSError, tarfile.TarError)):
+            raise ExperimentError(f"{shown(path)}: cannot be written: {_reason(error)}") from error
+        raise
+
+
+def _write(path: str, way: str, files: Mapping[str, str]) -> list[str]:
+    """What was left out, in lines."""
+    left_out = []
+    # With ``dereference`` each file is there itself, also where it is a link, or one file has several names.
+    with tarfile.open(path, way, format=tarfile.PAX_FORMAT,  # type: ignore[call-overload]
+                      dereference=True) as bundle:
+        for name, file in sorted(files.items()):
+            try:
+                content = open(file, "rb")  # noqa: SIM115 - closed below
+            except OSError as error:
+                left_out.append(f"{shown(file)}: left out: {_reason(error)}")
+                continue
+            with content:
+                bundle.addfile(bundle.gettarinfo(arcname=f"{ARCHIVES}/{name}", fileobj=content), content)
+    return left_out
 
 
 def unpack(path: str, folder: str) -> int:

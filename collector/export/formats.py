@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import F_GETFL, fcntl
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, BinaryIO
 
 from collector.errors import CollectorError, UsageError
+from collector.leftovers import removed_if_ended
 
 if TYPE_CHECKING:
     from collector.export.choices import Choices
@@ -101,7 +102,7 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
     except OSError as err:
         raise ExportError(f"{path}: {err.strerror}") from err
     try:
-        with _removed_if_ended(name):
+        with removed_if_ended(partial(os.unlink, name)):
             with open(fd, "wb") as file:
                 yield file
             os.chmod(name, 0o666 & ~_umask())
@@ -128,25 +129,6 @@ def given(path: str) -> int | None:
                         and fcntl(fd, F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
                     return fd
     return None
-
-
-@contextmanager
-def _removed_if_ended(name: str) -> Iterator[None]:
-    """Meanwhile a signal that ends us takes that file with it; what is ignored, or handled by others, stays so."""
-    def end(number: int, _frame: object) -> None:
-        with suppress(OSError):
-            os.unlink(name)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _umask() -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from collector.errors import ExperimentError
 from collector.experiment.bundle import pack, unpack
+from collector.leftovers import removed_if_ended
 
 
 def unpacked(bundle: Path, folder: Path) -> dict[str, bytes]:
@@ -50,3 +54,49 @@ def test_a_link_that_somebody_put_into_a_tar_file_is_not_followed(tmp_path: Path
         bundle.addfile(link)
     with pytest.raises(ExperimentError, match="there are no symbols in it"):
         unpacked(tmp_path / "s.tar", tmp_path / "there")
+
+
+ENDED = """
+import os, signal, sys
+from collector.cli.commands.session import Session
+from collector.experiment.bundle import pack
+
+class Files(dict):
+    def items(self):  # asked for when the file is there
+        assert [name for name in os.listdir() if name.endswith(".new")] and os.listdir("temporary")
+        os.kill(os.getpid(), int(sys.argv[1]))
+        return super().items()
+
+session = Session([])
+try:
+    session.unpacked("s.tar")
+    pack("t.tar", Files())
+finally:
+    session.end()
+"""
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP", "INT", "USR1"])
+def test_who_is_ended_by_a_signal_leaves_neither_an_unfinished_file_nor_what_was_unpacked(name: str, tmp_path: Path
+                                                                                          ) -> None:
+    (tmp_path / "real").write_bytes(b"program")
+    (tmp_path / "temporary").mkdir()
+    pack(str(tmp_path / "s.tar"), {"real_1": str(tmp_path / "real")})
+    number = signal.Signals[f"SIG{name}"]
+    done = subprocess.run([sys.executable, "-c", ENDED, str(number)], cwd=tmp_path, capture_output=True, text=True,
+                          env=os.environ | {"TMPDIR": "temporary"}, check=False,
+                          preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN))
+    assert done.returncode == (0 if name == "USR1" else -number), done.stderr  # that one is ignored
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {
+        "real", "s.tar", "temporary", *(["t.tar"] if name == "USR1" else [])}
+
+
+def test_signals_mean_what_they_did_when_nothing_is_left_to_go() -> None:
+    gone: list[str] = []
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    with removed_if_ended(lambda: gone.append("outer")):
+        with removed_if_ended(lambda: gone.append("inner")):
+            pass
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] != before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+    assert gone == []

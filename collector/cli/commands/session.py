@@ -6,7 +6,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
-
     from collector.cli.commands.commentary import Commentary
     from collector.cli.commands.index import IndexObject
     from collector.experiment.places import Places
@@ -60,7 +58,7 @@ class Session:
     compare: str = "off"
     groups: list[tuple[str, list[Experiment]]] = field(default_factory=list)  # the founders of each argument
     _views: dict[str, View] = field(default_factory=dict)
-    _unpacked: list[TemporaryDirectory[str]] = field(default_factory=list)
+    _unpacked: ExitStack = field(default_factory=ExitStack)
     _is_begun: bool = False  # something stands in ``out``
 
     @cached_property
@@ -146,10 +144,13 @@ class Session:
         from tempfile import TemporaryDirectory
 
         from collector.experiment.bundle import unpack
+        from collector.leftovers import removed_if_ended
 
-        self._unpacked.append(TemporaryDirectory(prefix="er_print-"))
-        unpack(bundle, self._unpacked[-1].name)
-        return self._unpacked[-1].name
+        folder = TemporaryDirectory(prefix="er_print-")
+        self._unpacked.enter_context(removed_if_ended(folder.cleanup))
+        self._unpacked.enter_context(folder)
+        unpack(bundle, folder.name)
+        return folder.name
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -273,8 +274,7 @@ class Session:
     def end(self) -> None:
         """Close it, and take away what was unpacked."""
         self.close()
-        while self._unpacked:
-            self._unpacked.pop().cleanup()
+        self._unpacked.close()
 
 
 def _naming(text: str) -> Naming:
