@@ -7,8 +7,9 @@ stacks in the keys are functions: the same function lies elsewhere in each proce
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -136,8 +137,9 @@ class _Keys:
             return list(map(int, column))
         limit = int(depth.rstrip(")")) if depth else None
         if name == "wakerstack":
-            named = {index: self._named_stack(self._stored.names[index], limit) for index in set(column.tolist())}
-            return [named[index] for index in column.tolist()]
+            indices, places = np.unique(column, return_inverse=True)
+            named = self._named_stacks([self._stored.names[index] for index in indices.tolist()], limit)
+            return [named[place] for place in places.tolist()]
         if name not in STACKS:
             return [self._stored.names[index] or _UNKNOWN for index in column.tolist()]
         uids, inverse = np.unique(column.astype(np.uint64), return_inverse=True)
@@ -146,17 +148,25 @@ class _Keys:
                     for uid, frames in zip(uids.tolist(), stacks, strict=True)]
         return [elements[place] for place in inverse.tolist()]
 
-    def _named_stack(self, name: bytes, limit: int | None) -> UserStack:
-        """Of whatever experiment of the family it is, or a mark of its own."""
-        found = stack_of_name(name, self._experiment.path)
-        if found is None:
-            return UserStack(0, (1,), (name or _UNKNOWN,))
-        path, uid = found
-        numbers = [number for number, experiment in enumerate(self._data.experiments) if experiment.path == path]
-        frames: Frames = self._data.frames(numbers[0], np.array([uid], dtype=np.uint64))[0] if numbers else ()
-        stack = self._element("ustack", frames[:limit], _UNKNOWN)
-        assert isinstance(stack, UserStack)
-        return stack
+    def _named_stacks(self, names: Sequence[bytes], limit: int | None) -> list[UserStack]:
+        """Of whatever experiments of the family they are, or marks of their own."""
+        places = [stack_of_name(name, self._experiment.path) for name in names]
+        frames = self._frames_at(place for place in places if place is not None)
+        return [UserStack(0, (1,), (name or _UNKNOWN,)) if place is None
+                else self._element("ustack", frames.get(place, ())[:limit], _UNKNOWN)
+                for name, place in zip(names, places, strict=True)]
+
+    def _frames_at(self, places: Iterable[tuple[Path, int]]) -> dict[tuple[Path, int], Frames]:
+        """By experiment and uid. Each experiment is asked once: that costs as much as it has mappings."""
+        wanted: dict[Path, list[int]] = {}
+        for path, uid in places:
+            wanted.setdefault(path, []).append(uid)
+        found: dict[tuple[Path, int], Frames] = {}
+        for number, experiment in enumerate(self._data.experiments):
+            if uids := wanted.pop(experiment.path, None):
+                stacks = self._data.frames(number, np.array(uids, dtype=np.uint64))
+                found |= zip([(experiment.path, uid) for uid in uids], stacks, strict=True)
+        return found
 
     def _element(self, name: str, frames: Frames, nothing: bytes) -> Any:
         """A stack as an element of a key; ``nothing`` stands for one without frames. Functions are strings of the

@@ -9,16 +9,19 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from collector.cli import er_print
 from collector.errors import FormatError
-from collector.experiment.aggregations import Stored, pack, unpack
+from collector.experiment.aggregations import Stored, pack, stack_name, unpack
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import AGGREGATIONS, KEY_NAME, KEY_NUMBER, KEY_STACK
+from collector.report import aggregations
+from collector.report.build import DataSet, descendants
 
 SEED, N_MUTATIONS, N_PRINTED = 20_261_123, 1000, 200
 START_NS = 7_001_000_000_013
@@ -284,3 +287,38 @@ def test_a_damaged_file_is_one_warning(aggregated: Path, capsys: pytest.CaptureF
     assert err.startswith(f"er_print: warning: {file}: ")
     assert err.endswith("; it was skipped\n")
     assert err.count("\n") == 1
+
+
+class Counted(DataSet):
+    """One that counts how often it looks for stacks: each time it places them among all mappings."""
+
+    n_looks = 0
+
+    def frames(self, *asked: Any) -> list[tuple[int, ...]]:
+        self.n_looks += 1
+        return super().frames(*asked)
+
+
+def test_stacks_of_wakers_are_looked_for_once_in_each_experiment(record: Callable[..., Recorder]) -> None:
+    """Of those named in the founder's keys some are its own, some its descendant's, some nobody's, some none."""
+    founder = record("some.er")
+    child = Recorder.draft(founder.path / "_f1.er", founder.header)
+    names, expected = [b"<idle>", stack_name("_f2.er", 7)], [(b"<idle>",), (b"<Unknown>",)]
+    for recorder, first in ((founder, 0x1001), (child, 0x2001)):
+        pcs = np.arange(first, first + 40, dtype=np.uint64).reshape(20, 2)
+        names += [stack_name(recorder.path.name, uid)
+                  for uid in recorder.frames.intern(pcs, np.full(20, 2)).tolist()]
+        expected += [tuple(b"0x%x" % pc for pc in row) for row in pcs.tolist()]
+        recorder.thread_started(4711, START_NS, b"main")
+    keys = np.arange(len(names)).repeat(2).reshape(-1, 1)
+    founder.aggregations(pack([Stored("w[wakerstack] = count()", (KEY_NAME,), keys,
+                                      np.ones((len(keys), 1), np.uint64), len(keys), tuple(names))]))
+    child.close(START_NS + 1)
+    founder.close(START_NS + 1)
+    experiment = open_experiment(founder.path)
+    data = Counted([experiment, *descendants(experiment)])
+    (found,) = aggregations.merged(data)
+    assert experiment.problems == []
+    assert data.n_looks == 2
+    assert sorted((key.strings, state.tolist()) for (key,), state in found.recorded.states()) == \
+        sorted((frames, [2]) for frames in expected)
