@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from collector.dwarf import LineTables, Row
+from collector.dwarf import LineTables, Row, Unit
 from collector.elf import LoadObject
 from collector.errors import ElfError
 
@@ -121,6 +121,7 @@ class Lines:
     def __init__(self, cache: Any, tables: LineTables) -> None:
         self._cache = cache
         self._tables = tables
+        self._read: set[Unit] = set()  # whose paths are among these
         self._spelled: dict[str, str] = {}
 
     @classmethod
@@ -145,8 +146,9 @@ class Lines:
         if path not in self._spelled:
             with suppress(ElfError):
                 unit = self._tables.unit_at(vaddr)
-                self._spelled |= {os.fsencode(row.path).decode("utf-8", "replace"): row.path
-                                  for row in (unit.rows if unit is not None else ())}
+                if unit is not None and unit not in self._read:
+                    self._read.add(unit)
+                    self._spelled |= {os.fsencode(row.path).decode("utf-8", "replace"): row.path for row in unit.rows}
         return self._spelled.get(path, path)
 
     def _row(self, vaddr: int) -> Row | None:

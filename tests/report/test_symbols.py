@@ -253,6 +253,36 @@ def test_lines_of_split_debug_information_are_told_without_it(tmp_path: Path, ne
         assert lines.at(vaddr, 0) == [Frame(b"hidden", str(tmp_path / "h.c"), 2)]
 
 
+def test_rows_of_a_unit_are_gone_through_once_for_a_path_that_none_has(
+        tmp_path: Path, need: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below a folder whose name is no UTF-8: a function of a header whose code is all inlined from another."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    inline = "static inline __attribute__((always_inline)) int"
+    (folder / "a.h").write_text(f'#include "b.h"\n{inline} a(int n) {{ return b(n); }}\n')
+    (folder / "b.h").write_text(f"{inline} b(int n) {{ return n * 2 + n / 7; }}\n")
+    (folder / "p.c").write_text('#include "a.h"\nint main(int n, char **v) { return a(n) - !v; }\n')
+    subprocess.run([need("gcc", "gcc"), "-g", "-O2", "-gno-statement-frontiers", "-gno-variable-location-views",
+                    "-gno-inline-points", "-o", folder / "p", folder / "p.c"], check=True)
+    n_rows, encode = 0, os.fsencode
+
+    def counted(path: str) -> bytes:
+        nonlocal n_rows
+        n_rows += 1
+        return encode(path)
+
+    with open_object(str(folder / "p")) as elf:
+        symbols, lines = elf.symbols(), Lines.of(elf)
+        at = next(i for i in range(len(symbols)) if symbols.name(i) == b"main")
+        addresses = range(int(symbols.value[at]), int(symbols.value[at] + symbols.size[at]))
+        paths = [frame.path for vaddr in addresses for frame in lines.at(vaddr, 0)]
+        monkeypatch.setattr(os, "fsencode", counted)
+        assert [frame.path for vaddr in addresses for frame in lines.at(vaddr, 0)] == paths
+    assert n_rows == 0
+    assert set(paths) == {f"{folder}/p.c", f"{folder}/b.h", f"{tmp_path}/caf\N{REPLACEMENT CHARACTER}/a.h"}
+    assert paths.count(f"{tmp_path}/caf\N{REPLACEMENT CHARACTER}/a.h") > 1
+
+
 def test_load_objects_need_few_descriptors_and_say_where_there_are_none(stripped: Callable[[str], tuple[Path, int]]
                                                                         ) -> None:
     program, vaddr = stripped("copy")
