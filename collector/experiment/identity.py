@@ -6,7 +6,8 @@ every executable segment, as attributes that other readers pass over::
 
     buildid="9f3c...0a"    or    fsize="16024" mtime="1700000003.000000000"
 
-Experiments of other collectors say nothing: there a file that has changed since it was mapped is only doubtful.
+Experiments of other collectors say nothing: there a file that has changed since it was mapped is only doubtful, and
+load objects of several experiments are one if the files are that are found for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 from typing import NamedTuple
 
 from collector.clock import NS_PER_S
-from collector.elf import LoadObject
+from collector.elf import LoadObject, open_object
 from collector.errors import ElfError
 from collector.experiment.damage import TIME_MAX_NS
 from collector.experiment.xml import Element, Value
@@ -48,6 +49,18 @@ def identity_of(file: LoadObject) -> Identity:
     if build_id:
         return Identity(build_id)
     return identity_of_fd(file.fd) if file.fd >= 0 else UNKNOWN
+
+
+def identity_of_path(path: str) -> Identity:
+    """The same of the load object at a path: times are whole seconds, as the archives of other collectors keep them.
+    That of anything else is unknown.
+    """
+    try:
+        with open_object(path) as file:
+            found = identity_of(file)
+    except (ElfError, OSError):
+        return UNKNOWN
+    return found._replace(mtime_ns=found.mtime_ns // NS_PER_S * NS_PER_S) if found.size >= 0 else found
 
 
 def identity_of_fd(fd: int) -> Identity:

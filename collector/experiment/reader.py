@@ -23,7 +23,7 @@ from collector.errors import ElfError, ExperimentError, FormatError
 from collector.experiment import dyntext, log, map, names, overview
 from collector.experiment.damage import Bytes, Damage, read_file, read_pieces, read_settled
 from collector.experiment.dyntext import Text
-from collector.experiment.identity import Identity, difference, identity_of
+from collector.experiment.identity import UNKNOWN, Identity, difference, identity_of, identity_of_path
 from collector.experiment.log import Event, Log, Message
 from collector.experiment.map import FOREVER_NS, MODES_TEXT, DynamicFunction, Segment
 from collector.experiment.overview import Sample
@@ -49,11 +49,13 @@ _PIECE_BYTES = 256 * BLOCK_SIZE
 class ObjectFile(NamedTuple):
     """The file of a load object: ``path``, None if there is none, or only another one than was recorded.
 
-    ``problem`` says what is wrong, or doubtful; empty if all is well, or there is no file at all.
+    ``problem`` says what is wrong, or doubtful; empty if all is well, or there is no file at all. ``identity``: the
+    file's own.
     """
 
     path: Path | None
     problem: str = ""
+    identity: Identity = UNKNOWN
 
 
 class Experiment:
@@ -251,6 +253,10 @@ class Experiment:
             self._object_files[key] = self._found(segment)
         return self._object_files[key]
 
+    def identity(self, segment: Segment) -> Identity:
+        """Which file was mapped: by what was recorded, else by the file that is taken for it."""
+        return segment.identity if segment.identity.is_known else self.object_file(segment).identity
+
     def copies_of(self, path: str) -> list[str]:
         """Where copies of a source file are in archives."""
         return [copy for copy in self._copies(os.fsencode(path)) if os.path.isfile(copy)]
@@ -274,7 +280,8 @@ class Experiment:
                 continue
             why, doubt = self._difference(Path(path), segment, path in asked)
             if not why:
-                return ObjectFile(Path(path), f"{names.shown(path)}: {doubt}" if doubt else "")
+                known = segment.identity if segment.identity.is_known else identity_of_path(path)
+                return ObjectFile(Path(path), f"{names.shown(path)}: {doubt}" if doubt else "", known)
             if path in asked or path == recorded:  # not of one that has its name by chance
                 problems.append(f"{names.shown(path)}: not the file that was recorded ({why}); "
                                 "its functions are shown as addresses")

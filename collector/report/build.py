@@ -253,7 +253,7 @@ def _is_of_machine(function: Function) -> bool:
 def load_object(objects: dict[Key, LoadedObject], mapping: Segment | DynamicFunction,
                 experiment: Experiment) -> LoadedObject | None:
     """The load object of a mapping, among ``objects`` from then on; it comes into being with its first text."""
-    key = key_of(mapping)
+    key = key_of(mapping, experiment)
     is_text = not isinstance(mapping, Segment) or mapping.modes == MODES_TEXT
     if key not in objects and is_text and mapping.size:
         objects[key] = LoadedObject(key[0], _FIRST_OBJECT_NUMBER + len(objects), mapping.size,

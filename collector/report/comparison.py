@@ -250,11 +250,11 @@ def program_of(experiment: Experiment) -> Key | None:
     The kernel, which is there before any program, lies in the upper half of addresses.
     """
     texts = [one for one in experiment.segments if one.modes == MODES_TEXT and one.vaddr < _USER_END]
-    return key_of(min(texts, key=lambda one: (one.start_ns, one.vaddr))) if texts else None
+    return key_of(min(texts, key=lambda one: (one.start_ns, one.vaddr)), experiment) if texts else None
 
 
 def _object_numbers(data: DataSet, group: Group) -> set[int]:
-    keys = {key_of(segment) for founder in group.founders for one in (founder, *descendants(founder))
+    keys = {key_of(segment, one) for founder in group.founders for one in (founder, *descendants(founder))
             for segment in one.segments}
     return {loaded.number for key, loaded in data.objects.items() if key in keys}
 

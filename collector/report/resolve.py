@@ -586,7 +586,7 @@ class Part:
     def _of_segment(self, segment: Segment, load_object: LoadObjectOf) -> Iterable[Mapped]:
         loaded = load_object(segment, self.experiment)
         if loaded is not None:
-            key = key_of(segment)
+            key = key_of(segment, self.experiment)
             self._objects[key] = loaded
             yield Mapped(segment.start_ns, segment.end_ns, segment.vaddr, segment.size, segment.file_offset, key)
 
@@ -596,7 +596,7 @@ class Part:
         for vaddr, size, name in _pieces(dynamic):
             text = None if dynamic.symbols else self.experiment.texts.get((vaddr, dynamic.start_ns))
             function = Function(name, name, loaded.name, vaddr, size, loaded.number, text=text)
-            yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, key_of(dynamic),
+            yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, key_of(dynamic, self.experiment),
                          self._code.function(function))
 
 
@@ -609,9 +609,11 @@ def _demangled(linkage: bytes) -> bytes:
     return demangle(linkage)
 
 
-def key_of(mapping: Segment | DynamicFunction) -> Key:
+def key_of(mapping: Segment | DynamicFunction, experiment: Experiment) -> Key:
     """What the load object of a mapping is known by."""
-    return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, NOT_IDENTIFIED)
+    if not isinstance(mapping, Segment):
+        return DYNAMIC_FUNCTIONS, NOT_IDENTIFIED
+    return mapping.name, experiment.identity(mapping)
 
 
 def known_states(states: Numbers) -> Numbers:

@@ -166,6 +166,28 @@ def test_two_builds_of_one_name_in_one_recording_are_two_objects(build: Callable
     assert " beta" not in shown
 
 
+@pytest.mark.parametrize("flags", [(), ("-Wl,--build-id=none",)], ids=["build id", "size and time"])
+def test_two_builds_that_no_record_tells_apart_are_told_apart_by_their_copies(
+        flags: tuple[str, ...], build: Callable[..., Path], tmp_path: Path, printed: Callable[..., str]) -> None:
+    def recorded(name: str, program: Path, changed_s: int) -> Path:
+        os.utime(program, (changed_s, changed_s + 0.25))
+        path = record(tmp_path / name, (program, pc_of(program, "beta"), UNKNOWN))
+        assert er_archive.run([str(path)]) == 0
+        (copy,) = (path / "archives").iterdir()
+        os.utime(copy, (changed_s, changed_s))  # as the reference collector has them
+        return path
+
+    first, alike = recorded("a.1.er", build(FIRST, *flags), 1001), recorded("c.1.er", build(FIRST, *flags), 1001)
+    again = recorded("b.1.er", build(AGAIN, *flags), 2003)
+    rows = [line.split() for line in printed("-functions", first, again, alike).splitlines() if " 0.0" in line]
+    assert [(row[0], row[-1]) for row in rows] == [("0.030", "<Total>"), ("0.020", "beta"), ("0.010", "beta")]
+    compared = [line.split() for line in printed("-compare", "on", "-functions", first, again).splitlines()]
+    assert [line[-1] for line in compared if "0.010" in line] == ["<Total>", "beta"]
+    for path in (first, again):
+        shutil.rmtree(path / "archives")
+    assert printed("-objects", first, again).count("<prog>") == 1  # both are what lies there now
+
+
 def test_where_nothing_is_known_a_later_change_makes_names_doubtful(build: Callable[..., Path], tmp_path: Path,
                                                                     printed: Callable[..., str]) -> None:
     program = build(FIRST)
