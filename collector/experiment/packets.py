@@ -135,12 +135,18 @@ def joined(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Descr
 # What reports ask of a clock packet.
 _ASKED = {field.name: field.type for field in CLOCK.fields
           if field.name in ("LWPID", "THRID", "CPUID", "TSTAMP", "FRINFO", "MSTATE", "NTICK")}
+# Instead of MSTATE and NTICK a packet may have a counter for each state, in the order of their numbers.
+_COUNTERS = ("UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP")
 # The longest time that a packet may stand for; sums of many stay below 64 bits.
 _LONGEST_US = 1 << 48
 
 
 def sound_clock_packets(packets: Packets, interval_us: int, damage: Damage) -> Packets:
-    """Those packets whose numbers can be, with every field that reports ask for; one that was not described is zero."""
+    """Those packets whose numbers can be, with every field that reports ask for; one that was not described is zero.
+
+    Of one with a counter for each state there is one for each state that it counts.
+    """
+    packets = _one_for_each_state(packets)
     missing = [name for name in _ASKED if name not in (packets.dtype.names or ())]
     if missing and len(packets):
         damage.note(f"clock packets without {', '.join(missing)}, which the log does not describe", len(packets))
@@ -155,6 +161,18 @@ def sound_clock_packets(packets: Packets, interval_us: int, damage: Damage) -> P
         damage.note("packets with impossible times were skipped", int((~sound).sum()))
         packets = packets[sound]
     return packets
+
+
+def _one_for_each_state(packets: Packets) -> Packets:
+    names = packets.dtype.names or ()
+    counted = [state for state, name in enumerate(_COUNTERS) if name in names]
+    if not counted or "MSTATE" in names:
+        return packets
+    ticks = np.stack([packets[_COUNTERS[state]] for state in counted], axis=1)  # (n, states)
+    rows, states = np.nonzero(ticks)
+    result = _with_fields(packets[rows], {name: _ASKED[name] for name in ("MSTATE", "NTICK")})
+    result["MSTATE"], result["NTICK"] = np.array(counted)[states], ticks[rows, states]
+    return result
 
 
 # The largest block of memory, transfer or number of events that a packet may tell of.

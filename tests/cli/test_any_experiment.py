@@ -23,6 +23,8 @@ import pytest
 
 from collector.cli import er_print
 from collector.experiment.recorder import Header, Recorder
+from collector.experiment.records import CLOCK
+from collector.layout import Field, Record
 
 START_NS = 7_001_000_000_013
 BASE = 0x5555_5555_4000
@@ -187,6 +189,27 @@ def test_durations_of_every_size(program: Path, need: Callable[[str, str], str],
     took = np.array([0, *(times * 10**power for power in range(1, 15) for times in (1, 3))])
     traces(path).locks(LWPID=4711, THRID=4711, FRINFO=uids[0], SRQST=START_NS, TSTAMP=START_NS + took)
     assert ours(path, "Duration") == theirs(path, "Duration")
+
+
+def test_packets_with_a_counter_for_each_state(program: Path, need: Callable[[str, str], str], tmp_path: Path) -> None:
+    need("gprofng", "binutils")
+    path = tmp_path / "counted.1.er"
+    uids = with_stacks(path, program)
+    names = ("UCPU", "SCPU", "TRAP", "TFLT", "DFLT", "KFLT", "ULCK", "TSLP", "WCPU", "TSTP")
+    counted = Record(1, "counted", *(field for field in CLOCK.fields if field.offset < 48),
+                     *(Field(name, "<i4", name, 48 + 4 * state) for state, name in enumerate(names)))
+    fields = "".join(f'<field name="{one.name}" uname="{one.uname}" offset="{one.offset}" type="{one.type}"/>\n'
+                     for one in counted.describe())
+    text = (path / "log.xml").read_text()
+    (path / "log.xml").write_text(re.sub("<profpckt .*?</profpckt>", f'<profpckt kind="1">\n{fields}</profpckt>', text,
+                                         flags=re.DOTALL))
+    packets = np.zeros(4, counted.dtype)
+    packets["tsize"], packets["kind"], packets["LWPID"], packets["THRID"] = counted.size, 1, 4711, 4711
+    packets["TSTAMP"], packets["FRINFO"] = START_NS + 10**8 * np.arange(4), uids
+    for state, name in enumerate(names):
+        packets[name] = [2**state, 0, 3 * (state == 6), 5 * (state > 7)]
+    (path / "profile").write_bytes(packets.tobytes())
+    assert ours(path, *CALLS, *TABLES) == theirs(path, *CALLS, *TABLES)
 
 
 @pytest.mark.parametrize("name", ["all"])
