@@ -2,6 +2,7 @@
 
 Commands are carried out from left to right, so what is set (``-metrics``, ``-limit``, ``-outfile``) holds for what
 follows. Arguments that are no commands are experiments, wherever they stand; they are opened before the first command.
+An error of the command line ends it; one of a script's line is said, and the next line is carried out.
 What the commands do is in the package ``commands``.
 """
 
@@ -28,7 +29,7 @@ from collector.cli.commands.registry import (
 )
 from collector.cli.commands.session import ALL, Session, is_number
 from collector.cli.progress import Working
-from collector.errors import UsageError
+from collector.errors import CollectorError, UsageError
 
 if TYPE_CHECKING:
     from collector.report.documents import Document
@@ -37,15 +38,23 @@ __all__ = ["COMMANDS", "UsageError", "read_defaults", "run"]
 
 _SCRIPTS_MAX = 16  # within each other
 _TYPED = Command("-", "", "", TYPED)
+_REFUSED = Command("", "", "", "")  # a line of a script that cannot be understood
 _WORD = re.compile(r'"([^"]*)"(?!\S)|(\S+)')  # in a line; one in double quotes may have blanks in it
 
 
 class Call(NamedTuple):
-    """A command of the command line, with what it was given."""
+    """A command of the command line, with what it was given.
+
+    ``where``: the line of a script that it stands in. ``refusal``: why that cannot be understood. ``left_out``: what
+    is said of words that the command does not take.
+    """
 
     command: Command
     arguments: list[str]
     options: dict[str, str]
+    where: str = ""
+    refusal: CollectorError | None = None
+    left_out: str = ""
 
 
 def run(argv: list[str]) -> int:
@@ -69,7 +78,7 @@ def run(argv: list[str]) -> int:
     finally:
         session.end()
         _warn(session)
-    return 0
+    return session.status
 
 
 def read_defaults(session: Session, called: str) -> None:
@@ -77,8 +86,10 @@ def read_defaults(session: Session, called: str) -> None:
     command that reads them."""
     from collector.cli.rc_files import Defaults
 
-    def carry_out_silently(line: str, where: str) -> None:
-        for call in _line_calls(line, where, ()):
+    def carry_out_silently(line: str) -> None:
+        for call in _line_calls(line, ()):
+            if call.left_out:
+                raise UsageError(call.left_out)
             call.command.function()(session, *call.arguments, **call.options)
 
     Defaults(session, carry_out_silently, called).read()
@@ -88,26 +99,39 @@ def _converse(session: Session) -> None:
     """Commands from the terminal, or from what is piped into it."""
     from collector.cli.commands.interactive import converse
 
-    converse(session, lambda session, line: carry_out(session, _line_calls(line, "standard input", ())))
+    converse(session, lambda session, line: carry_out(session, _line_calls(line, ())))
 
 
 def carry_out(session: Session, calls: Sequence[Call]) -> None:
-    """The commands, one after the other; what they say is printed. Raises CollectorError."""
+    """The commands, one after the other; what they say is printed. CollectorError of any but a script's line."""
     for call in calls:
         if call.command is _TYPED:
             _converse(session)
             continue
         if call.command.act == QUIT:
             break
-        what = f"-{call.command.name}"
+        try:
+            _carry_out(session, call)
+        except CollectorError as err:
+            if not call.where:
+                raise
+            session.failed(call.where, err)
+
+
+def _carry_out(session: Session, call: Call) -> None:
+    if call.refusal is not None:
+        raise call.refusal
+    if call.left_out:
+        session.tell(f"{call.where}: {call.left_out}" if call.where else call.left_out)
+    what = f"-{call.command.name}"
+    with Working(what):
+        documents = iter(_documents(call.command.function()(session, *call.arguments, **call.options)))
+    while True:
         with Working(what):
-            documents = iter(_documents(call.command.function()(session, *call.arguments, **call.options)))
-        while True:
-            with Working(what):
-                document = next(documents, None)
-            if document is None:
-                break
-            session.show(document)
+            document = next(documents, None)
+        if document is None:
+            break
+        session.show(document)
 
 
 def _documents(found: Document | Iterable[Document] | None) -> Iterable[Document]:
@@ -193,38 +217,47 @@ def _is_aggregation(word: str) -> bool:
 
 
 def script_calls(path: str, outer: tuple[str, ...]) -> list[Call]:
-    """The commands of a file, one a line; empty lines and those that begin with # say nothing.
+    """The commands of a file, one a line; empty lines and those that begin with # say nothing. UsageError of the file,
+    not of its lines.
 
     ``outer``: the scripts that are being read, this one among their commands.
     """
+    from collector.cli.commands.interactive import whole
+
     try:
         file = os.path.realpath(path)
         if file in outer:
             raise UsageError(f"-script {path}: the script runs itself; take the command out of {outer[-1]}")
         if len(outer) >= _SCRIPTS_MAX:
             raise UsageError(f"-script {path}: more than {_SCRIPTS_MAX} scripts within each other")
-        lines = Path(path).read_text("utf-8", "surrogateescape").replace("\\\n", "").splitlines()
+        lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
     except (OSError, ValueError) as err:
         raise UsageError(f"-script {path}: {getattr(err, 'strerror', None) or err}") from err
     found: list[Call] = []
-    for line in lines:
+    for number, line in enumerate(whole(lines), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += _line_calls(line, f"-script {path}", (*outer, file))
+            where = f"-script {path}: line {number}"
+            try:
+                calls = _line_calls(line, (*outer, file))
+            except UsageError as err:
+                calls = [Call(_REFUSED, [], {}, refusal=err)]
+            found += [call if call.where else call._replace(where=where) for call in calls]
             if found and found[-1].command.act == QUIT:
                 return found[:-1]
     return found
 
 
-def _line_calls(line: str, where: str, scripts: tuple[str, ...]) -> list[Call]:
+def _line_calls(line: str, scripts: tuple[str, ...]) -> list[Call]:
     """The command of a line, its dash left out or not."""
-    words = _words(line)
+    from collector.cli.rc_files import without_remark
+
+    words = _words(without_remark(line))
     words[0] = "-" + words[0].removeprefix("-")
     if len(words) == 1 and (command := find_command(words[0][1:], words[0])).current:
         return [Call(command._replace(argument="", act=command.current), [], {})]
     found, rest = _parsed(words, scripts)
-    if rest:
-        raise UsageError(f"{where}: {' '.join(rest)!r} cannot be understood")
-    return found
+    left_out = f"{words[0]}: {' '.join(rest)!r} cannot be understood" if rest else ""
+    return [*found[:-1], *(call._replace(left_out=left_out) for call in found[-1:])]
 
 
 def _words(line: str) -> list[str]:

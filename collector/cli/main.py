@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from collector.cli import streams
-from collector.errors import CollectorError, ExpressionError, reason
+from collector.errors import CollectorError, reason
 
 # What is imported stays, and most of it is imported before the first line is printed: looking for garbage every 700
 # objects meanwhile is a tenth of their start.
@@ -67,12 +67,8 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
             return run(sys.argv[1:])
         finally:
             streams.flush()
-    except ExpressionError as err:
-        for line in f"{name}: {err}".split("\n"):
-            streams.say(line)
-        return err.exit_status
     except CollectorError as err:
-        streams.say(f"{name}: {err}")
+        streams.say_error(name, err)
         return err.exit_status
     except BrokenPipeError as err:
         if streams.is_unread(err):  # by head, less and the like

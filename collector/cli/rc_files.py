@@ -12,6 +12,7 @@ first counts: the nearest file's, its first line's. Lists grow: ``dmetrics``, ``
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ from collector.errors import CollectorError, UsageError
 from collector.experiment.names import shown
 
 _NAMES = (".gprofng.rc", ".er.rc")
+_QUOTED_OR_REMARK = re.compile(r""""[^"]*"|'[^']*'|(?<!\S)#""")
 _SYSTEM_NAME, _SYSTEM_FOLDER = "gprofng.rc", "/etc"
 _SIZE_MAX = 1 << 20  # a device or somebody's core file is no file of defaults
 
@@ -65,7 +67,7 @@ def lines(path: Path) -> Iterator[Line]:
     with path.open("rb") as file:
         text = file.read(_SIZE_MAX).decode("utf-8", "surrogateescape")
     for number, line in enumerate(text.splitlines(), 1):
-        said = _without_remark(line)
+        said = without_remark(line)
         if said:
             yield Line(str(path), number, said)
 
@@ -77,10 +79,10 @@ def command_of(line: Line) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _without_remark(line: str) -> str:
-    words = f" {line}"
-    at = min((place for place in (words.find(" #"), words.find("\t#")) if place >= 0), default=len(words))
-    return words[:at].strip()
+def without_remark(line: str) -> str:
+    """Without what follows a ``#`` at the beginning of a word; one in quotes is none."""
+    found = (one.start() for one in _QUOTED_OR_REMARK.finditer(line) if one[0] == "#")
+    return line[:next(found, len(line))].strip()
 
 
 def _is_file(path: Path) -> bool:
@@ -93,8 +95,8 @@ def _is_file(path: Path) -> bool:
 class Defaults:
     """What the lines of these files do to a session, file after file."""
 
-    def __init__(self, session: Session, carry_out: Callable[[str, str], None], called: str = "er_print") -> None:
-        """``carry_out(text, where)`` a command, what it prints left out; ``called``: who says which files hold."""
+    def __init__(self, session: Session, carry_out: Callable[[str], None], called: str = "er_print") -> None:
+        """``carry_out(text)`` a command, what it prints left out; ``called``: who says which files hold."""
         self._session = session
         self._carry_out = carry_out
         self._called = called
@@ -133,14 +135,14 @@ class Defaults:
         elif name == "indxobj_define":
             self._define(text)
         elif name in LISTS:
-            self._carry_out(f"{name} {text}", line.where)
+            self._carry_out(f"{name} {text}")
         else:
-            self._set(("scc", "dcc") if name == "cc" else (name,), text, line.where)
+            self._set(("scc", "dcc") if name == "cc" else (name,), text)
 
-    def _set(self, names: tuple[str, ...], text: str, where: str) -> None:
+    def _set(self, names: tuple[str, ...], text: str) -> None:
         for name in names:
             if name not in self._done:
-                self._carry_out(f"{name} {text}", where)
+                self._carry_out(f"{name} {text}")
                 self._done.add(name)
 
     def _add(self, name: str, text: str) -> None:

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from collector.errors import shown
+from collector.errors import CollectorError, ExpressionError, shown
 
 
 def hold() -> None:
@@ -66,6 +66,13 @@ def say(text: str) -> None:
         print(shown(text), file=sys.stderr, flush=True)
     except OSError:
         _give_up(sys.stderr)
+
+
+def say_error(where: str, error: CollectorError) -> None:
+    """An error, in one line; that of an expression in three."""
+    text = f"{where}: {error}"
+    for line in text.split("\n") if isinstance(error, ExpressionError) else [text]:
+        say(line)
 
 
 def _give_up(stream: TextIO) -> None:

@@ -12,7 +12,9 @@ MODES = ("text", "csv", "html", "json")
 
 def checked_mode(mode: str) -> str:
     """``mode``: text, csv, html, json, or one character that separates values. Raises UsageError."""
-    if mode in MODES or (len(mode) == 1 and mode.isprintable()):
+    if mode.lower() in MODES:
+        return mode.lower()
+    if len(mode) == 1 and mode.isprintable():
         return mode
     raise UsageError(f"-printmode {mode}: give {', '.join(MODES)}, or the one character that shall separate values")
 

@@ -29,7 +29,7 @@ class Naming(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Naming:
         """``FORM[:WORD]...``. Raises UsageError."""
-        form, *more = text.split(":")
+        form, *more = text.lower().split(":")
         if form not in _FORMS or not set(more) <= set(_MORE):
             raise UsageError(f"-name {text}: give long, short or mangled, and behind it :soname to see load objects, "
                              ":offset for code without a symbol, :unique to tell functions of one name apart")

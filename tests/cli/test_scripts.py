@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from collector import __version__
+from collector.cli import er_print as er_print_here
 from collector.cli.commands.registry import COMMANDS, SCRIPT, Command
 from collector.export.render import MODES
 
@@ -186,6 +188,60 @@ def test_a_script_for_another_er_print_runs_unchanged(recorded: Path, tmp_path: 
     assert (typed.returncode, typed.stderr) == (0, done.stderr)
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An experiment with nothing in it."""
+    path = tmp_path_factory.mktemp("empty") / "empty.er"
+    path.mkdir()
+    (path / "log.xml").write_text('<event kind="run" tstamp="1.000000000" time="1"/>\n')
+    return path
+
+
+@pytest.mark.parametrize(("lines", "printed"), [
+    (("limit 3 # a remark", "limit"), "limit set to 3"), (("limit\t#3",), "limit set to 0"),
+    (("filters FNAME(\"a # b\") SOME IN STACK #x",), 'setting: "FNAME("a # b") SOME IN STACK"'),
+    (("viewmode MACHINE",), "set to machine"), (("printmode JSON", "limit"), '{"document": "limit"'),
+    (("printmode X", "printmode"), "set to `X'"), (("name Short:SoName", "compare DELTA", "limit"), "limit"),
+    (("inlines ON", "en_desc OFF", "scc VERSION", "dcc Basic:NoSrc", "limit"), "limit"),
+    (("thread_select",), "Exp Sel"), (("lwp_select", "cpu_select"), "Exp Sel"), (("sample_select",), "Exp Sel"),
+    (("object_show",), "Sel  Load Object"), (("object_hide",), "Sel  Load Object"),
+    (("object_api", "object_select"), "Sel  Load Object"),
+    (("data_metric_list",), "not requested"), (("mapfile work order",), "No mapfile of work was written")])
+def test_lines_of_other_scripts_are_understood(lines: tuple[str, ...], printed: str, empty: Path, tmp_path: Path,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "script").write_text("\n".join(lines))
+    assert er_print_here.run(["-script", str(tmp_path / "script"), str(empty)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert printed in shown.out
+
+
+def test_a_line_of_a_script_that_is_wrong_is_told_and_the_next_ones_come(
+        empty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script").write_text("limit 3\nfunctons\n\nfilters \\\n((\n"
+                                     f"open_exp {tmp_path}/none.er\nscript {tmp_path}/other\nlimit 5 6\nlimit\n")
+    (tmp_path / "other").write_text("name odd\nlimit\n")
+    script = f"-script {tmp_path / 'script'}"
+
+    def said(*arguments: str) -> list[str]:
+        assert er_print_here.run([*arguments, str(empty)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "Print limit set to 3\nPrint limit set to 5\n"
+        return err.splitlines()
+
+    expected = [f"{script}: line 2: -functons: no such command", f"{script}: line 5: ", "", "",
+                f"{script}: line 6: {tmp_path}/none.er: not an experiment",
+                f"-script {tmp_path / 'other'}: line 1: -name odd: give long",
+                f"warning: {script}: line 8: -limit: '6' cannot be understood"]
+    told = [line.removeprefix("er_print: ") for line in said(*script.split())]
+    assert len(told) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(told, expected, strict=True)), told
+    monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "script").read_text()))
+    typed = said()
+    assert len(typed) == len(expected)
+    assert typed[0].startswith("er_print: standard input: line 2: -functons: no such command")
+
+
 NAMESAKES = {
     "a.c": "extern volatile int sum;\nstatic __attribute__((noinline)) void namesake(void) "
            "{ for (int i = 0; i < 20000003; i++) sum += i; }\nvoid first(void) { namesake(); }\n",
@@ -241,7 +297,8 @@ def test_command_lines_of_others_are_understood(words: tuple[str, ...], printed:
 _GIVEN = {"FUNCTION": "inner", "FUNCTION|FILE": "inner",
           "SPEC": "e.totalcpu", "PERCENT": "50", "CLASSES": "all", "TYPE": "Threads",
           "NAME": "Mine", "EXPR": "THRID", "LIST": "all", "N": "5", "FORM": "long", "on|off": "on", "PATH": "/tmp",
-          "OLD": "/a", "NEW": "/b", "MODE": "user", "on|off|=REGEX": "on", "VALUE": "x"}
+          "OLD": "/a", "NEW": "/b", "MODE": "user", "on|off|=REGEX": "on", "VALUE": "x",
+          "OBJECT": "work", "FILE": "order"}
 _OTHERS = ("script", "version", "outfile", "appendfile", "symbols", "printmode", "aggregations", "json_aggregations",
            "wakers", "drop_exp", "compare", "help", "quit")  # elsewhere: options, files, aggregations
 _AFTER = {"cappend": "-csingle inner", "cprepend": "-csingle outer", "crmfirst": "-csingle outer -cappend inner",

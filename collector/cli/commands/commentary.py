@@ -27,7 +27,7 @@ class Commentary(NamedTuple):
 
 def with_commentary(known: Commentary, command: str, spec: str) -> Commentary:
     """What ``spec`` says: words with colons between them, each of which may be cut short. Raises UsageError."""
-    for word in spec.split(":"):
+    for word in spec.lower().split(":"):
         name, sign, value = word.partition("=")
         choices = [*_CLASSES, *(_SWITCHES if command == "dcc" else ()), _THRESHOLD]
         switches = list(_SWITCHES) if command == "scc" else []  # of cc, those that are the others' business

@@ -22,9 +22,9 @@ FORMS = ("on", "off", "delta", "ratio")
 
 def compare(session: Session, form: str) -> None:
     """Whether groups are shown side by side, and how."""
-    if form not in FORMS:
+    if form.lower() not in FORMS:
         raise UsageError(f"-compare {form}: give on, off, delta or ratio")
-    session.compare = form
+    session.compare = form.lower()
 
 
 class Plain(NamedTuple):

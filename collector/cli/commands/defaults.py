@@ -35,9 +35,9 @@ def dsort(session: Session, spec: str) -> None:
 
 def viewmode(session: Session, mode: str) -> Document:
     """How frames of interpreters and the like are shown. All three are the same where there are none."""
-    if mode not in VIEW_MODES:
+    if mode.lower() not in VIEW_MODES:
         raise UsageError(f"-viewmode {mode}: give {', '.join(VIEW_MODES)}")
-    session.view_mode = mode
+    session.view_mode = mode.lower()
     return current_viewmode(session)
 
 
@@ -48,13 +48,14 @@ def current_viewmode(session: Session) -> Document:
 
 def en_desc(session: Session, text: str) -> None:
     """Which descendants count: all, none, or those whose lineage or program a regular expression matches as a whole."""
-    if text not in ("on", "off") and not text.startswith("="):
+    switch = text.lower()
+    if switch not in ("on", "off") and not text.startswith("="):
         raise UsageError(f"-en_desc {text}: give on, off, or = and a regular expression of lineages or programs")
     try:
-        pattern = re.compile({"on": ".*", "off": "(?!)"}.get(text, text[1:]), re.DOTALL)
+        pattern = re.compile({"on": ".*", "off": "(?!)"}.get(switch, text[1:]), re.DOTALL)
     except re.error as err:
         raise UsageError(f"-en_desc {text}: {err}") from err
-    if text == "on" and all(session.counts):
+    if switch == "on" and all(session.counts):
         return
     session.selection.choose_experiments([
         not one.lineage or any(pattern.fullmatch(name) for name in (one.lineage, _program(one.log.arguments)))

@@ -25,7 +25,8 @@ def converse(session: Session, carry_out: Callable[[Session, str], None]) -> Non
         sys.stdin.reconfigure(errors=_ANY_BYTES)
     n_lines = 0
     session.is_asked = is_terminal
-    for line in _whole(_typed() if is_terminal else sys.stdin or ()):  # there is none where the descriptor was closed
+    typed = _typed() if is_terminal else sys.stdin or ()  # there is none where the descriptor was closed
+    for number, line in enumerate(whole(typed), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
@@ -35,9 +36,10 @@ def converse(session: Session, carry_out: Callable[[Session, str], None]) -> Non
         try:
             carry_out(session, line)
         except CollectorError as err:
-            if not is_terminal:
-                raise
-            print(f"er_print: {err}", file=sys.stderr)
+            if is_terminal:
+                print(f"er_print: {err}", file=sys.stderr)
+            else:
+                session.failed(f"standard input: line {number}", err)
         session.out.flush()
     if not n_lines and not is_terminal:
         raise UsageError("nothing to print; give a command such as -functions (er_print --help lists them)")
@@ -49,13 +51,14 @@ def _is_end(word: str) -> bool:
     return False
 
 
-def _whole(typed: Iterable[str]) -> Iterator[str]:
-    """Lines; one that ends with a backslash goes on in the next."""
+def whole(typed: Iterable[str]) -> Iterator[str]:
+    """Lines; one that ends with a backslash is empty and goes on in the next."""
     begun = ""
     for line in typed:
         begun += line.removesuffix("\n")
         if begun.endswith("\\"):
             begun = begun[:-1]
+            yield ""
             continue
         yield begun
         begun = ""

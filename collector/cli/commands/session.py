@@ -13,7 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from collector.errors import ExperimentError, UsageError
+from collector.cli import streams
+from collector.errors import CollectorError, ExperimentError, UsageError
 
 if TYPE_CHECKING:
     from collector.cli.commands.commentary import Commentary
@@ -54,6 +55,7 @@ class Session:
     warnings: list[str] = field(default_factory=list)  # of files of defaults
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     with_latency: bool = False
+    status: int = 0  # of the first line of a script that was not carried out
     is_asked: bool = False  # somebody types commands, and can say more
     compare: str = "off"
     groups: list[tuple[str, list[Experiment]]] = field(default_factory=list)  # the founders of each argument
@@ -180,6 +182,12 @@ class Session:
         of_data = (problem for experiment in read for problem in experiment.problems)
         return list(dict.fromkeys((*self.warnings, *of_data)))
 
+    def failed(self, where: str, error: CollectorError) -> None:
+        """A line of a script was not carried out: that is said, and the next one comes."""
+        self.status = self.status or error.exit_status
+        self.out.flush()
+        streams.say_error(f"er_print: {where}", error)
+
     def tell(self, text: str) -> None:
         """What was taken for what is not clear: an error where somebody types and can say it, else a warning."""
         if text and self.is_asked:
@@ -296,9 +304,9 @@ def is_number(text: str) -> bool:
 
 def is_on(command: str, text: str) -> bool:
     """Whether ``text`` says on. Raises UsageError when it says neither on nor off."""
-    if text not in ("on", "off"):
+    if text.lower() not in ("on", "off"):
         raise UsageError(f"-{command} {text}: give on or off")
-    return text == "on"
+    return text.lower() == "on"
 
 
 def lines(name: str, found: Iterable[str]) -> Document:

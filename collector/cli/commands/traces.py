@@ -123,6 +123,11 @@ def ifreq(session: Session) -> Document:
     return lines("ifreq", ["", "Instruction frequency data was not requested when recording experiments", ""])
 
 
+def mapfile(session: Session, loaded: str, file: str) -> Document:
+    """What linkers of other systems take."""
+    return lines("mapfile", [f"No mapfile of {loaded} was written: linkers on Linux take none"])
+
+
 def procstats(session: Session) -> None:
     """What the reference reader says of its own work: nothing."""
 
