@@ -23,7 +23,7 @@ Bool = npt.NDArray[np.bool_]
 
 PROPERTIES = {"thread": "THRID", "lwp": "LWPID", "cpu": "CPUID", "sample": "SAMPLE"}
 _ALL, _NONE, _NOTHING = "all", "none", "(data not recorded)"
-_NUMBER_MAX = 1 << 62
+_DIGITS_MAX = 18
 
 
 class Selection:
@@ -133,7 +133,9 @@ def _numbers(text: str, kind: str) -> Sequence[tuple[int, int]]:
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         high = high if dash else low
-        if not all(one.isascii() and one.isdigit() and int(one) < _NUMBER_MAX for one in (low[:20], high[:20])):
+        if not all(one.isascii() and one.isdigit() and len(one) <= _DIGITS_MAX for one in (low, high)):
             raise UsageError(f"-{kind}_select {text}: give numbers such as 1-3,7, or all")
+        if int(low) > int(high):
+            raise UsageError(f"-{kind}_select {text}: nothing is from {low} to {high}; give the lower number first")
         ranges.append((int(low), int(high)))
     return ranges

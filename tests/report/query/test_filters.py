@@ -219,7 +219,7 @@ def test_what_is_selected_is_listed_and_counted(experiment: Path, capsys: pytest
     assert totals[0] == totals[1]
     assert totals[3] == "17.602"
     assert abs(float(totals[0]) + float(totals[2]) - 17.602) < 0.002  # each is rounded
-    for wrong in ("x", "1:2:3", "9:1", "", "1-", "99999999999999999999"):
+    for wrong in ("x", "1:2:3", "9:1", "", "1-", "99999999999999999999", "3-1", "1,3-2", "0" * 21 + "x", "1" * 5000):
         with pytest.raises(UsageError, match="thread_select"):
             er_print.run(["-thread_select", wrong, str(experiment)])
 
