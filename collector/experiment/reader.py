@@ -69,6 +69,7 @@ class Experiment:
         self.log = contents
         self.founder = founder
         self.problems: list[str] = []
+        self._archives = path / names.ARCHIVES
         self._places = Places(experiments=(os.fspath(path),))
         self._packets: dict[str, npt.NDArray[Any]] = {}
         self._n_packets: int | None = None  # of clock profiling, as they were first read
@@ -232,8 +233,7 @@ class Experiment:
     @property
     def archives(self) -> Path:
         """The directory with copies of load objects and sources: the founder's."""
-        founder = self.founder.path if self.founder else self.path
-        return founder / names.ARCHIVES
+        return self.founder.archives if self.founder else self._archives
 
     @property
     def places(self) -> Places:
@@ -338,15 +338,23 @@ class Experiment:
 
 
 def open_experiment(path: str | os.PathLike[str]) -> Experiment:
-    """Open an experiment, a founder or a descendant. Raises ExperimentError."""
+    """Open an experiment, a founder or a descendant, be the founder damaged or not. Raises ExperimentError."""
     directory = Path(path)
-    founder = None
-    if directory.name.startswith(("_", "M_r")):
-        above = Path(os.path.abspath(directory)).parent
-        if above.name.endswith(names.SUFFIX) and (above / "log.xml").is_file():
+    above = Path(os.path.abspath(directory)).parent
+    if not directory.name.startswith(("_", "M_r")) or not above.name.endswith(names.SUFFIX):
+        return _opened(directory, None)
+    founder: Experiment | None = None
+    problems = []
+    if (above / "log.xml").is_file():
+        try:
             founder = open_experiment(above)
             founder = founder.founder or founder  # that of a rank's descendant is the job's
-    return _opened(directory, founder)
+        except ExperimentError as error:
+            problems.append(f"{error}; {names.shown(directory)} was opened without it")
+    opened = _opened(directory, founder)
+    opened._archives = names.archives_path(above)
+    opened.problems += problems
+    return opened
 
 
 def _opened(path: Path, founder: Experiment | None) -> Experiment:

@@ -199,6 +199,20 @@ def test_descendants_sorted_by_number(record: Callable[..., Recorder]) -> None:
     assert alone.archives == founder.path.absolute() / "archives"
 
 
+@pytest.mark.parametrize(("name", "log"), [
+    ("a.1.er", b""), ("a.1.er", b'<system bigendian="1"/><event kind="run" tstamp="1.0"/>'), ("a.1.er/M_r0.er", b"")])
+def test_a_descendant_opens_where_its_founder_does_not(record: Callable[..., Recorder], name: str, log: bytes) -> None:
+    job = record("a.1.er")
+    founder = record(name) if name != "a.1.er" else job
+    path = record(f"{name}/_f1.er", pid=5).path
+    (founder.path / "log.xml").write_bytes(log)
+    opened = open_experiment(path)
+    assert (opened.log.pid, opened.archives) == (5, job.path / "archives")
+    (said,) = opened.problems
+    assert said.startswith(f"{founder.path}")
+    assert said.endswith(f"; {path} was opened without it")
+
+
 def test_files_are_found_in_the_archives_before_their_own_place(
         record: Callable[..., Recorder], tmp_path: Path) -> None:
     recorder = record()
