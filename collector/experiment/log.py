@@ -291,6 +291,7 @@ _INT32_MAX = (1 << 31) - 1
 _ERRNO_MAX = 4095
 COUNTERS = "hwcounters"
 HWC_TAGS = 64  # of counters
+_BIG_ENDIAN = ("sun4", "sparc")  # machines whose older collectors do not say it
 _PROCESS_NUMBERS = ("pid", "ppid", "pgrp", "sid", "wsize")
 
 
@@ -357,7 +358,8 @@ def _read_collector(log: Log, node: Element) -> None:
 def _read_system(log: Log, node: Element) -> None:
     log.hostname, log.os, log.arch = (node.text_of(name) for name in ("hostname", "os", "arch"))
     log.page_size, log.n_pages = node.number("pagesz"), node.number("npages")
-    log.big_endian = node.get("bigendian") == b"1"
+    log.big_endian = node.text_of("bigendian") == "1" or \
+        ("bigendian" not in node.attributes and log.arch.startswith(_BIG_ENDIAN))
     log.cpus += [child.number("clk") for child in node.children if child.name == "cpu"]
 
 

@@ -232,7 +232,9 @@ def test_files_are_found_in_the_archives_before_their_own_place(
     ("x.er", None, "has no log.xml"), ("x", b"", "whose name ends in .er"), ("x.er", b"", "no run event"),
     ("x.er", b'<experiment version="11.0"></experiment><event kind="run" tstamp="1.0"/>', "too old"),
     ("x.er", b'<process wsize="16"></process><event kind="run" tstamp="1.0"/>', "cannot be read here"),
-    ("x.er", b'<system bigendian="1"/><event kind="run" tstamp="1.0"/>', "cannot be read here")])
+    ("x.er", b'<system bigendian="1"/><event kind="run" tstamp="1.0"/>', "cannot be read here"),
+    ("x.er", b'<system arch="sun4v"/><event kind="run" tstamp="1.0"/>', "cannot be read here"),
+    ("x.er", b'<system arch="sparcv9"/><event kind="run" tstamp="1.0"/>', "cannot be read here")])
 def test_what_is_not_an_experiment(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     path = tmp_path / name
     path.mkdir()
