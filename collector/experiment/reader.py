@@ -366,8 +366,8 @@ def _opened(path: Path, founder: Experiment | None) -> Experiment:
     damage = Damage()
     try:
         content = read_settled(path / "log.xml", damage).tobytes()
-        warnings = path / "warnings.xml"
-        contents = log.read(content, read_file(warnings, Damage()).tobytes() if warnings.is_file() else b"", damage)
+        warnings, problems = _warnings(path / "warnings.xml")
+        contents = log.read(content, warnings, damage)
     except FileNotFoundError as error:
         raise ExperimentError(f"{shown}: not an experiment: it has no log.xml") from error
     except OSError as error:
@@ -377,7 +377,18 @@ def _opened(path: Path, founder: Experiment | None) -> Experiment:
     check_machine(path, contents)
     opened = Experiment(path, contents, founder)
     opened._note("log.xml", damage)
+    opened.problems += problems
     return opened
+
+
+def _warnings(path: Path) -> tuple[bytes, list[str]]:
+    """What a file of warnings says, if there is one, and what keeps it from being read."""
+    try:
+        return read_file(path, Damage()).tobytes(), []
+    except FileNotFoundError:
+        return b"", []
+    except OSError as error:
+        return b"", [f"{names.shown(path)}: {error.strerror}"]
 
 
 def check_machine(path: Path, contents: Log) -> None:

@@ -199,6 +199,19 @@ def test_descendants_sorted_by_number(record: Callable[..., Recorder]) -> None:
     assert alone.archives == founder.path.absolute() / "archives"
 
 
+@pytest.mark.parametrize("kind", ["unreadable", "folder"])
+def test_warnings_that_cannot_be_read_are_told(record: Callable[..., Recorder], kind: str) -> None:
+    path = record("a.1.er", pid=5).path
+    warnings = path / "warnings.xml"
+    if kind == "folder":
+        warnings.mkdir()
+    else:
+        warnings.symlink_to("/proc/sys/net/ipv4/route/flush")  # which nobody may read, not even root
+    opened = open_experiment(path)
+    assert opened.log.pid == 5
+    assert opened.problems == [f"{warnings}: {'Is a directory' if kind == 'folder' else 'Permission denied'}"]
+
+
 @pytest.mark.parametrize(("name", "log"), [
     ("a.1.er", b""), ("a.1.er", b'<system bigendian="1"/><event kind="run" tstamp="1.0"/>'), ("a.1.er/M_r0.er", b"")])
 def test_a_descendant_opens_where_its_founder_does_not(record: Callable[..., Recorder], name: str, log: bytes) -> None:
