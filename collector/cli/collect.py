@@ -189,6 +189,9 @@ def parse(argv: list[str]) -> Options | None:
         raise UsageError(f"{err.msg}; see collect --help") from None
     options = Options(command_line=tuple(argv))
     for option, value in pairs:
+        if option == "-h" and argv[-1] != "-h":  # elsewhere it has an argument
+            raise UsageError("-h: hardware counters are not recorded; leave it out with its argument "
+                             "(collect --help: the usage)")
         if option in ("-h", "--help"):
             print(USAGE, end="")
             return None

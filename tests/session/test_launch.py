@@ -521,6 +521,12 @@ def test_without_arguments_it_prints_its_usage_with_the_intervals(tmp_path: Path
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("words", [("-h", "cycles,on", "./program"), ("-h", "on"), ("-p", "hi", "-h", "hi", "true")])
+def test_hardware_counters_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    one_line(run(*words, cwd=tmp_path), 2, "-h: hardware counters are not recorded; leave it out")
+    assert left_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_it_knows_its_version(tmp_path: Path, option: str) -> None:
     result = run(option, cwd=tmp_path)
