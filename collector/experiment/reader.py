@@ -222,12 +222,17 @@ class Experiment:
         return children
 
     @property
+    def is_rank(self) -> bool:
+        """Whether it is of a rank of an MPI job."""
+        return self.name.startswith("M_r")
+
+    @property
     def family(self) -> Iterator[Experiment]:
         """It and all that lie in its directory: ranks of an MPI job have descendants of their own."""
         yield self
         for child in self.children:
             yield child
-            if child.name.startswith("M_r"):
+            if child.is_rank:
                 yield from child.children
 
     @property

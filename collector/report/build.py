@@ -35,7 +35,7 @@ from collector.report.resolve import (
 # Exports know experiments through this room.
 Bool = npt.NDArray[np.bool_]
 __all__ = ["TOTAL_FUNCTION", "UNKNOWN_FUNCTION", "DataSet", "Experiment", "LoadedObject", "Message", "Packets",
-           "Sample", "descendants", "load"]
+           "Sample", "load", "members"]
 
 _FIRST_OBJECT_NUMBER = 2
 # Stacks that have functions of an interpreter: these without its own, all frames, those of machine code.
@@ -267,14 +267,19 @@ def _file_of(mapping: Segment | DynamicFunction, experiment: Experiment) -> Obje
 
 def load(experiments: Sequence[Experiment], with_latency: bool = False) -> DataSet:
     """All experiments given, with their descendants, as one data set; founders first, each followed by its own."""
-    every = [one for experiment in experiments for one in (experiment, *descendants(experiment))]
-    return DataSet(every, with_latency)
+    return DataSet([one for experiment in experiments for one in members(experiment)], with_latency)
 
 
-def descendants(experiment: Experiment) -> list[Experiment]:
-    """The descendants that count as one with their founder: not MPI ranks, and none that never had a stack."""
-    return [child for child in experiment.children
-            if child.lineage.startswith("_") and not _is_empty(child.path / "data.frameinfo")]
+def members(experiment: Experiment) -> list[Experiment]:
+    """An experiment and its descendants, but none that never had a stack. An MPI job has no data of its own: it is its
+    ranks, each with its descendants.
+    """
+    ranks = [child for child in experiment.children if child.is_rank]
+    return [one for head in ranks or [experiment] for one in (head, *_descendants(head))]
+
+
+def _descendants(experiment: Experiment) -> list[Experiment]:
+    return [child for child in experiment.children if child.lineage and not _is_empty(child.path / "data.frameinfo")]
 
 
 def _is_empty(path: Path) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from collector.experiment.dyntext import Text
 from collector.experiment.reader import Experiment
 from collector.report.address_space import Key
-from collector.report.build import DataSet, descendants
+from collector.report.build import DataSet, members
 from collector.report.compat import DYNAMIC_FUNCTIONS
 from collector.report.documents import Against, Column, Interval, Table, Unit
 from collector.report.kinds import CLOCK
@@ -178,7 +178,7 @@ def wide(data: DataSet, masks: Sequence[Bool], asked: Asked,
     founders, metrics = [founder for group in asked.groups for founder in group.founders], asked.metrics
     stacks, labels, row_of = None, None, np.zeros(0, np.int64)
     for run, founder in enumerate(founders):
-        family = {id(one) for one in (founder, *descendants(founder))}
+        family = {id(one) for one in members(founder)}
         mine = [mask & (id(one) in family) for one, mask in zip(data.experiments, masks, strict=True)]
         seen, labels = stacks_of(_with_squares(data.filtered(mine), metrics))
         block = np.zeros((len(seen), 2 * len(founders) * len(metrics)), np.int64)
@@ -237,7 +237,7 @@ def _programs(groups: Sequence[Group]) -> set[Key]:
     """The load objects that the groups' programs are, where there is no doubt."""
     found: set[Key] = set()
     for group in groups:
-        keys = [program_of(founder) for founder in group.founders]
+        keys = [program_of(members(founder)[0]) for founder in group.founders]
         if len({key and key[0].rsplit(b"/", 1)[-1] for key in keys}) > 1:
             return set()
         found |= {key for key in keys if key}
@@ -254,7 +254,7 @@ def program_of(experiment: Experiment) -> Key | None:
 
 
 def _object_numbers(data: DataSet, group: Group) -> set[int]:
-    keys = {key_of(segment, one) for founder in group.founders for one in (founder, *descendants(founder))
+    keys = {key_of(segment, one) for founder in group.founders for one in members(founder)
             for segment in one.segments}
     return {loaded.number for key, loaded in data.objects.items() if key in keys}
 

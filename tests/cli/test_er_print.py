@@ -549,6 +549,21 @@ def small(build: Callable[..., Mapped], begin: Callable[..., Recorder]) -> Path:
     return recorder.path
 
 
+def test_an_mpi_job_is_its_ranks(build: Callable[..., Mapped], begin: Callable[..., Recorder],
+                                 print_out: Callable[..., str]) -> None:
+    program = build("c", "-O0")
+    job = begin("job.1.er")
+    for number, name in enumerate(("M_r0.er", "M_r1.er", "M_r1.er/_f1.er", "M_r10.er", "M_r2.er"), 1):
+        recorder = begin(f"job.1.er/{name}", program, pid=70 + number)
+        add(recorder, [[program.pc("leaf", 2), program.pc("main", 1)]], [(0, 7, 0, 1, 0, number)])
+    ranks = [job.path / f"M_r{number}.er" for number in (0, 1, 2, 10)]
+    for table in ("-functions", "-threads", "-processes", "-experiment_list"):
+        assert print_out(table, job.path) == print_out(table, *ranks)
+    assert "0.150 100.00  0.150 100.00   leaf" in print_out("-functions", job.path)
+    compared = print_out("-compare", "delta", "-metrics", "e.user", "-functions", job.path, ranks[0]).splitlines()
+    assert [line.split()[:2] for line in compared if "leaf" in line] == [["0.150", "-0.140"]]
+
+
 def test_commands_may_be_cut_short_and_have_other_names(small: Path, print_out: Callable[..., str]) -> None:
     whole = print_out("-functions", "-calltree", "-callers-callees", "-experiment_list", small)
     assert print_out("-fu", "-callt", "-calle", "-experiment", small) == whole
