@@ -156,9 +156,14 @@ class DataSet:
         """The stacks of packets of a kind, as instructions, each once, with other ``values`` (n, n_values) of them."""
         assert self.instructions is not None
         parts = [part.resolve_with(kind, values(part.experiment), n_values, mask)
-                 for part, mask in zip(self._parts, self._masks, strict=True) if kind in part.experiment.kinds]
+                 for part, mask in self._selected if kind in part.experiment.kinds]
         found = self._seen(_joined(parts, n_values, len(self._code.places)))
         return merge_equal(_without_weightless(found, range(n_values)))
+
+    @property
+    def _selected(self) -> list[tuple[Part, Bool | None]]:
+        """The experiments of which any packets are selected, and which: of many that are compared, one at a time."""
+        return [(part, mask) for part, mask in zip(self._parts, self._masks, strict=True) if mask is None or mask.any()]
 
     def _seen(self, stacks: Weighted) -> Weighted:
         """Stacks of instructions without the frames that this view leaves out."""
@@ -227,7 +232,7 @@ class DataSet:
 
     def _resolved(self) -> list[Resolved]:
         if not self.is_whole:
-            return [part.weighed(mask) for part, mask in zip(self._parts, self._masks, strict=True)]
+            return [part.weighed(mask) for part, mask in self._selected]
         parts = [part.resolve() for part in self._parts]
         dependent = {key: loaded for key, loaded in self.objects.items() if loaded.is_order_dependent()}
         if not dependent:

@@ -10,7 +10,9 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import zip_longest
@@ -305,6 +307,31 @@ def test_an_experiment_may_be_compared_with_itself(pair: list[str], capsys: pyte
     found = rows(capsys, "-compare", "ratio", "-functions", pair[0], pair[0])
     assert not any(row["e.totalcpu@2.difference.significant"] for row in found.values())
     assert all(row["e.totalcpu@1"] == row["e.totalcpu@2"] for row in found.values())
+
+
+def test_each_run_is_weighed_once_not_once_for_every_run(
+        tmp_path: Path, build: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    first = record(tmp_path / "0.er", build("first/prog", FIRST), 3)
+    paths = [str(shutil.copytree(first, tmp_path / f"{number}.er")) for number in range(1, 9)]
+
+    def n_sums(n_runs: int) -> int:
+        """How often something is added up by place."""
+        count = 0
+
+        def see(_frame: object, event: str, called: object) -> None:
+            nonlocal count
+            count += event == "c_call" and getattr(called, "__qualname__", "") == "ufunc.at"
+
+        before = sys.getprofile()
+        sys.setprofile(see)
+        try:
+            ours(capsys, "-compare", "on", "-functions", *paths[:n_runs])
+        finally:
+            sys.setprofile(before)
+        return count
+
+    few, many = n_sums(4), n_sums(8)
+    assert 0 < many <= 2 * few
 
 
 def test_another_word_is_refused(pair: list[str]) -> None:
