@@ -241,7 +241,7 @@ def _table(reply: protocol.Sessions) -> None:
         print("  ".join([*(f"{cell:<{width}}" if column < 3 else f"{cell:>{width}}"
                            for column, (cell, width) in enumerate(zip(row, widths, strict=False))), row[8]]).rstrip())
     if reply.stretched > 1:
-        print(f"intervals are {reply.stretched:.1f} times what was asked for, to stay within the budget")
+        print(f"intervals are {reply.stretched:.1f} times what is configured, to stay within the budget")
 
 
 def _row(session: protocol.Session) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from collector.errors import CollectorError, reason
+from collector.linux import census
 from collector.linux.peers import Credentials
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8",
@@ -52,6 +54,7 @@ class Child:
         self._rest = b""
         self._n_bytes = 0
         self._is_doomed = False
+        self._used_s: float | None = None  # once it has ended
         try:
             self._popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
                                            env=ENVIRONMENT, cwd="/", start_new_session=True,
@@ -72,6 +75,11 @@ class Child:
         os.set_blocking(self._stderr.fileno(), False)
         self._loop.add_reader(self._stderr.fileno(), self._listen)
         self._loop.add_reader(self._pidfd, self._reap)
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of CPU that it has used; once it has ended, with its own children."""
+        return census.cpu_s(self.pid) if self._used_s is None else self._used_s
 
     def signal(self, number: int) -> None:
         """Sends a signal, if it still lives."""
@@ -109,7 +117,9 @@ class Child:
         self._loop.remove_reader(self._pidfd)
         if self._is_doomed:
             self.signal_group(signal.SIGKILL)
+        before_s = _ended_cpu_s()
         status = self._popen.wait()
+        self._used_s = _ended_cpu_s() - before_s
         os.close(self._pidfd)
         self._pidfd = -1
         for _ in range(1 << 6):  # what it said last; who inherited its end may go on, and is not listened to
@@ -123,6 +133,12 @@ class Child:
         self._stderr.close()
         if not self.ended.done():
             self.ended.set_result(status)
+
+
+def _ended_cpu_s() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 async def run(argv: Sequence[str], within_s: float = 600.0) -> str:

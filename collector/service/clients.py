@@ -179,7 +179,7 @@ class Clients:
             session.forget()
             raise CollectorError(session.message)
         self._forget_oldest(peer)
-        how = wish.changed(self._daemon.house.budget.stretched)
+        how = wish.changed(self._daemon.house.clients_budget.stretched)
         return protocol.Started(id=order.id, message=f"{session.state}{f', {how}' * bool(how)}"
                                                      f"{f': {session.message}' * bool(session.message)}")
 
@@ -230,9 +230,10 @@ class Clients:
                           if self._sees(peer, session) and labels.items() <= session.labels.items())
 
     def _view(self, sessions: Iterator[Session] | list[Session]) -> Reply:
-        budget = self._daemon.house.budget
-        return protocol.Sessions(sessions=tuple(session.view() for session in sessions), own_share=budget.share,
-                                 stretched=budget.stretched)
+        house = self._daemon.house
+        return protocol.Sessions(sessions=tuple(session.view() for session in sessions),
+                                 own_share=house.budget.share + house.clients_budget.share,
+                                 stretched=house.budget.stretched)
 
     async def _fetch(self, peer: Credentials, message: protocol.Fetch, writer: asyncio.StreamWriter) -> None:
         """The archive, made by tar with the rights of the session's owner, chunk by chunk."""

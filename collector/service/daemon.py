@@ -31,7 +31,7 @@ from collector.linux import census, proc
 from collector.linux.peers import Credentials
 from collector.service import config as configuration
 from collector.service import notify, protocol, retention, wishes
-from collector.service.budget import Budget
+from collector.service.budget import Budget, ClientsBudget, Used
 from collector.service.clients import Clients
 from collector.service.config import Config
 from collector.service.handoff import Handoff
@@ -74,7 +74,8 @@ class Daemon:
         self.sessions: dict[str, Session] = {}
         self.handoff = Handoff(self.spool, self.sessions, say, time.monotonic)
         self.handoff.configure(self.config.handoff)
-        self.house = House(self.spool, self._access(), Budget(0.0, 0.0, 0.0), say, self._look, self.handoff)
+        self.house = House(self.spool, self._access(), Budget(0.0, 0.0, Used()), ClientsBudget(0.0, 0.0, Used()), say,
+                           self._look, self.handoff)
         self.counts: Counter[str] = Counter()  # of what happened, for metrics
         self.n_scrapes = 0  # answers to Prometheus that are under way
         self.config_error = ""
@@ -165,8 +166,11 @@ class Daemon:
         self.say("error", f"{where}: {reason(err)}")
 
     def _look_around(self, now_s: float) -> None:
-        if (line := self.house.budget.look(now_s, self.own_cpu_s(), self.longest_period_s())) is not None:
-            self.say("notice", line)
+        used = self.used()
+        for line in (self.house.budget.look(now_s, used, self.longest_period_s()),
+                     self.house.clients_budget.look(now_s, used)):
+            if line is not None:
+                self.say("notice", line)
         if now_s - self._watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
             self._watched_s = now_s
             for session in list(self.sessions.values()):
@@ -181,6 +185,13 @@ class Daemon:
         """From window to window, of sessions that go on; 0 where all record without a break."""
         return max((session.order.plan.period_s for session in self.sessions.values()
                     if session.state not in FOR_GOOD), default=0.0)
+
+    def used(self) -> Used:
+        """CPU seconds so far, as the budgets tell them apart."""
+        runs = self.house.ended
+        for session in self.sessions.values():
+            runs = runs.plus(session.used())
+        return runs._replace(own_s=self.own_cpu_s() - runs.runs_s - runs.clients_s)
 
     def _status(self) -> str:
         active = sum(session.state not in FOR_GOOD for session in self.sessions.values())
@@ -238,7 +249,9 @@ class Daemon:
         self.handoff.configure(config.handoff)
         self.house.reserve_bytes = config.daemon.reserve_megabytes * retention.MEGABYTE
         if self.house.budget.percent != config.daemon.budget_percent:
-            self.house.budget = Budget(config.daemon.budget_percent, time.monotonic(), self.own_cpu_s())
+            now_s, used = time.monotonic(), self.used()
+            self.house.budget = Budget(config.daemon.budget_percent, now_s, used)
+            self.house.clients_budget = ClientsBudget(config.daemon.budget_percent, now_s, used)
         tables = {target.name: target for target in config.target if self._settings.only in (None, target.name)}
         same = {target.name for target in before.target if tables.get(target.name) == target}
         self._orders = {name: order for name, order in self._orders.items() if name in same}

@@ -89,6 +89,10 @@ def _budget(daemon: Daemon) -> Iterator[Finding]:
         yield Finding(False, f"{text}: intervals are {budget.stretched:.1f} times what was asked for")
     else:
         yield Finding(False, text)
+    clients = daemon.house.clients_budget
+    if clients.share:
+        longer = f": the next begins with intervals {clients.stretched:.1f} times as long" * (clients.stretched > 1)
+        yield Finding(False, f"what clients asked for takes {100 * clients.share:.2f} % beside that{longer}")
 
 
 def _handoff(daemon: Daemon, *, may_see: bool) -> Iterator[Finding]:

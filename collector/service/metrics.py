@@ -51,9 +51,15 @@ class _Figures:
         yield GaugeMetricFamily("collectord_disk_free_bytes", "Free on the spool's disk.", daemon.spool.free_bytes())
         yield GaugeMetricFamily("collectord_disk_reserve_bytes", "What stays free.",
                                 daemon.config.daemon.reserve_megabytes * MEGABYTE)
-        yield GaugeMetricFamily("collectord_cpu_share", "Part of a CPU that recording took last.", budget.share)
-        yield GaugeMetricFamily("collectord_interval_factor", "Intervals are so many times what was asked for.",
+        clients = daemon.house.clients_budget
+        yield GaugeMetricFamily("collectord_cpu_share", "Part of a CPU that the daemon and what is configured took "
+                                "last.", budget.share)
+        yield GaugeMetricFamily("collectord_interval_factor", "Intervals are so many times what is configured.",
                                 budget.stretched)
+        yield GaugeMetricFamily("collectord_clients_cpu_share", "Part of a CPU that what clients asked for took last.",
+                                clients.share)
+        yield GaugeMetricFamily("collectord_clients_interval_factor", "Intervals of what a client asks for now are so "
+                                "many times that.", clients.stretched)
         yield from self._handoff()
         events = CounterMetricFamily("collectord_requests", "Requests by what came of them.", labels=["kind"])
         for kind, count in sorted(daemon.counts.items()):

@@ -30,7 +30,7 @@ from collector.linux import census
 from collector.linux.peers import Credentials
 from collector.service import labels as labelling
 from collector.service import peers, protocol, retention, rotation, targets
-from collector.service.budget import Budget
+from collector.service.budget import Budget, ClientsBudget, Used
 from collector.service.children import Child, as_daemon, as_peer, run
 from collector.service.peers import Access, Rights
 from collector.service.retention import MEGABYTE, Kept
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collector.service.handoff import Handoff
 
 LOOK_S = 1.0
+_REST_S = 10.0
 _SAID_MAX, _LINE_MAX, _LINES_MAX = 20, 500, 1000
 _CLOSE_S = 60.0
 _BUILD_S = 5.0
@@ -62,11 +63,17 @@ class House:
     spool: Spool
     access: Access
     budget: Budget
+    clients_budget: ClientsBudget
     say: Callable[[str, str], None]
     look: Callable[[], Look]
     handoff: Handoff
     reserve_bytes: int = 0
     totals: Counter[str] = field(default_factory=Counter)  # of all sessions that there were: samples, lost, runs
+    ended: Used = field(default_factory=Used)  # by all runs that are over
+
+    def stretched(self, *, configured: bool) -> float:
+        """By which intervals of a run are lengthened that begins now."""
+        return (self.budget if configured else self.clients_budget).stretched
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ class Session:
         self.held: list[Held] = []
         self._house = house
         self._child: Child | None = None
+        self._factor = 1.0  # by which the interval of the run was lengthened
         self._rights = Rights.PEER
         self._current = ""
         self._current_bytes = 0
@@ -144,14 +152,14 @@ class Session:
         """Waits, or records once; whether there is more to do."""
         house, plan = self._house, self.order.plan
         now_s = time.time()
-        window = rotation.next_window(plan, self.began_s, now_s, self.n_runs, house.budget.stretched)
+        window = rotation.next_window(plan, self.began_s, now_s, self.n_runs, self._stretched)
         if window is None:
             return False
         if window.begin_s > now_s:
             self._become("resting")
-            await self._sleep(window.begin_s - now_s)  # and then it is this one, though its beginning is past by a bit
-            if self._ended.is_set():
-                return False
+            await self._sleep(min(window.begin_s - now_s, _REST_S))
+            if self._ended.is_set() or time.time() < window.begin_s:  # there may be another factor by now
+                return not self._ended.is_set()
         if not self._make_room():
             await self._sleep(LOOK_S * 10)
             return True
@@ -164,7 +172,7 @@ class Session:
             self._fail(why)
             return False
         self._become("waiting", why)
-        await self._sleep(LOOK_S * house.budget.stretched)
+        await self._sleep(LOOK_S * self._stretched)
         return True
 
     def _judge(self, owner: census.Owner) -> Rights:
@@ -204,6 +212,7 @@ class Session:
         self._current = f"{self.order.id}.{self.n_runs}.er"
         self._current_bytes = self._n_lines = 0
         self._last = ""
+        self._factor = self._stretched
         self._store()
         reads, self._orders = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -211,7 +220,10 @@ class Session:
             self._child = Child(self._argv(window, reads), self._listen, fds=fds)
         finally:
             os.close(reads)
-        self._note_end(await asyncio.shield(self._child.ended))
+        status = await asyncio.shield(self._child.ended)
+        self._house.ended = self._house.ended.plus(self.used())
+        self._child = None
+        self._note_end(status)
         if self.state not in FOR_GOOD:
             self._become("waiting")
 
@@ -237,7 +249,7 @@ class Session:
         order = self.order
         whole = self._rights is Rights.PEER or order.configured or peers.may_administer(order.owner, self._house.access)
         argv = [*command("collect", is_isolated=True), "-v", "-o", str(self.folder / self._current), "-y", f"@{orders}",
-                *order.wishes.argv(self._house.budget.stretched, order.plan.rotate_megabytes, copies=whole)]
+                *order.wishes.argv(self._factor, order.plan.rotate_megabytes, copies=whole)]
         argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
         argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]
         argv += [word for each in self.held for word in ("-P", f"{each.pid}@{each.pidfd}")]  # this one or none
@@ -422,6 +434,17 @@ class Session:
     async def _sleep(self, seconds: float) -> None:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), max(seconds, 0.01))
+
+    @property
+    def _stretched(self) -> float:
+        return self._house.stretched(configured=self.order.configured)
+
+    def used(self) -> Used:
+        """CPU seconds of its run, if there is one."""
+        used_s = self._child.cpu_s if self._child is not None else 0.0
+        if self.order.configured:
+            return Used(runs_s=used_s, asked_s=used_s * self._factor)
+        return Used(clients_s=used_s)
 
     @property
     def own_pid(self) -> int | None:

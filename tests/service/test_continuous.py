@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from collector.linux.peers import Credentials
 from collector.service import budget, config, labels, retention, rotation, wishes
+from collector.service.budget import Used
 from collector.service.config import ConfigError
 from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Bucket
@@ -158,39 +159,109 @@ def test_what_is_deleted_for_the_reserve_makes_room_or_stays(keep: int, max_byte
     assert ([each.name for each in found.surplus + found.for_disk], found.is_enough) == (list(gone), is_room)
 
 
+class Spending:
+    """One session of the configuration under a budget, second by second; ``cost`` is what a run with intervals so many
+    times as long takes of a CPU while it records."""
+
+    def __init__(self, percent: float, plan: Plan, cost: Callable[[float], float]) -> None:
+        self.budget, self.plan, self.cost = budget.Budget(percent, 0.0, Used()), plan, cost
+        self.now_s = self.end_s = 0.0
+        self.n_runs, self.factor = 0, 0.0  # of the run, if there is one
+        self.used = Used()
+        self.lines: list[str] = []
+
+    def spend(self, seconds: int, own: float = 0.0, clients: float = 0.0) -> float:
+        """The part of a CPU that was used for the configuration; beside it the daemon and clients use theirs."""
+        before = self.used
+        for _ in range(seconds):
+            self._begin_or_end()
+            part = self.cost(self.factor) if self.factor else 0.0
+            self.used = self.used.plus(Used(own, part, part * self.factor, clients))
+            self.now_s += 1
+            line = self.budget.look(self.now_s, self.used, self.plan.period_s)
+            self.lines += [line] if line is not None else []
+        part = self.used.per_s(before, seconds)
+        return part.own_s + part.runs_s
+
+    def _begin_or_end(self) -> None:
+        if self.factor and self.now_s < self.end_s:
+            return
+        self.factor = 0.0
+        window = rotation.next_window(self.plan, 0.0, self.now_s - 1, self.n_runs, self.budget.stretched)
+        assert window is not None
+        if window.begin_s <= self.now_s:
+            self.n_runs, self.factor, self.end_s = self.n_runs + 1, self.budget.stretched, self.now_s + window.length_s
+
+
 def test_the_budget_holds_for_any_cost_that_goes_with_the_interval() -> None:
     """A cost of 12 % of a CPU, of which 0.2 % does not go with the interval."""
-    cpu_s, now_s = 0.0, 0.0
-    spent = budget.Budget(2.0, now_s, cpu_s)
-    lines = []
-    for _ in range(60):
-        cpu_s += 30 * (0.002 + 0.118 / spent.stretched)
-        now_s += 30
-        lines.append(spent.look(now_s, cpu_s))
-    assert spent.share <= 0.02
-    assert 5 < spent.stretched < 16
-    assert lines[0] == ("recording took 12.00 % of a CPU, of 2 % allowed: intervals are longer, 6.60 times what was "
-                        "asked for")
-    assert not any(lines[5:])
-    for _ in range(10):  # nothing is recorded any more
-        now_s += 30
-        spent.look(now_s, cpu_s)
-    assert spent.stretched == 1.0
+    spending = Spending(2.0, Plan(rotate_s=30.0), lambda factor: 0.002 + 0.118 / factor)
+    spending.spend(300)
+    assert spending.spend(1500) <= 0.02
+    assert 5 < spending.budget.stretched < 16
+    assert spending.lines[0] == ("recording took 12.00 % of a CPU, of 2 % allowed: intervals are longer, 6.60 times "
+                                 "what was asked for")
+    assert len(spending.lines) <= 5
+    spending.cost = lambda _: 0.0  # nothing is recorded any more
+    spending.spend(60)
+    assert spending.budget.stretched == 1.0
+
+
+@pytest.mark.parametrize("cost", [lambda factor: 0.72 / factor, lambda _: 0.6, lambda factor: 0.2 + 0.4 / factor])
+def test_the_budget_holds_for_windows(cost: Callable[[float], float]) -> None:
+    """Of a minute, whether what a window takes goes with the interval or not."""
+    spending = Spending(2.0, Plan(10.0, 60.0, phase=0.7), cost)
+    spending.spend(3600)
+    assert 0.01 < spending.spend(5400) <= 0.02
+    assert len(spending.lines) <= 4
 
 
 def test_the_budget_holds_for_windows_that_are_far_apart() -> None:
     """6 s of CPU time for each window, one every 30 s; 5 % are allowed."""
-    spent = budget.Budget(5.0, 0.0, 0.0)
-    cpu_s = next_s = 0.0
-    used = []
-    for now_s in range(7200):
-        if now_s >= next_s:
-            cpu_s += 6.0
-            next_s = now_s + 30 * spent.stretched
-        spent.look(now_s, cpu_s, 30.0)
-        used.append(cpu_s)
-    assert (used[-1] - used[300]) / (7200 - 300) <= 0.05
-    assert spent.stretched <= 8
+    spending = Spending(5.0, Plan(6.0, 30.0), lambda _: 1.0)
+    spending.spend(600)
+    assert spending.spend(7200) <= 0.05
+    assert spending.budget.stretched <= 8
+
+
+def test_what_clients_asked_for_lengthens_nothing_that_is_configured() -> None:
+    """10 % for ten minutes, where 2 % are allowed."""
+    spending = Spending(2.0, Plan(10.0, 60.0), lambda factor: 0.06 / factor)
+    spending.spend(600, clients=0.1)
+    assert (spending.lines, spending.n_runs) == ([], 10)
+
+
+def test_a_run_that_goes_on_as_it_began_makes_intervals_as_long_as_its_time_asks_for_and_no_longer() -> None:
+    """Pieces of an hour: what is lengthened now holds from the next one on."""
+    spending = Spending(2.0, Plan(rotate_s=3600.0), lambda factor: 0.04 / factor)
+    assert spending.spend(3600) == pytest.approx(0.04)
+    assert spending.budget.stretched == pytest.approx(2.2)
+    assert spending.spend(7200) == pytest.approx(0.04 / 2.2)
+    assert len(spending.lines) == 1
+
+
+def test_intervals_are_as_they_were_with_the_first_look_that_sees_no_more_to_hold() -> None:
+    """The daemon had 30 % of a CPU to do for five minutes: windows are a minute apart again in two of its looks."""
+    spending = Spending(2.0, Plan(10.0, 60.0), lambda factor: 0.03 / factor)
+    spending.spend(300, own=0.3)
+    assert spending.budget.stretched == 8.0
+    spending.spend(2 * 8 * 60)
+    assert spending.budget.stretched == 1.0
+    assert len(spending.lines) == 2
+
+
+def test_who_asks_while_clients_take_too_much_begins_with_longer_intervals() -> None:
+    spent = budget.ClientsBudget(2.0, 0.0, Used())
+    used, lines = 0.0, []
+    for minute in range(40):
+        used += 60 * {0: 0.1, 1: 0.02}.get(minute // 10, 0.0)
+        lines.append(spent.look(60.0 * (minute + 1), Used(own_s=used, runs_s=used, clients_s=used)))
+        assert spent.stretched == pytest.approx(5.0 if minute < 10 else 1.0)  # however often it was looked at
+    assert [(number, line) for number, line in enumerate(lines) if line] == [
+        (0, "what clients asked for takes 10.00 % of a CPU, of 2 % allowed beside the configuration's: the next begins "
+            "with intervals 5.00 times as long"),
+        (20, "what clients asked for takes 0.00 % of a CPU, of 2 % allowed beside the configuration's: all is well")]
+    assert budget.ClientsBudget(0.0, 0.0, Used()).look(60.0, Used(clients_s=60.0)) is None
 
 
 def test_the_budget_is_looked_at_as_often_as_there_are_windows_of_sessions_that_go_on(tmp_path: Path) -> None:
@@ -207,9 +278,9 @@ def test_the_budget_is_looked_at_as_often_as_there_are_windows_of_sessions_that_
 
 
 def test_a_budget_that_cannot_be_held_is_told() -> None:
-    spent = budget.Budget(1.0, 0.0, 0.0)
+    spent = budget.Budget(1.0, 0.0, Used())
     for number in range(1, 10):
-        spent.look(number * 30.0, number * 30.0 * 0.5)
+        spent.look(number * 30.0, Used(own_s=number * 30.0 * 0.5))
     assert spent.stretched == budget.STRETCHED_MAX
     assert spent.is_over
 

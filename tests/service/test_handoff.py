@@ -26,7 +26,7 @@ from collector.cli.exporting import SUFFIXES
 from collector.errors import UsageError
 from collector.linux.peers import Credentials
 from collector.service import config, handoff, labels, protocol, push, retention, sessions
-from collector.service.budget import Budget
+from collector.service.budget import Budget, ClientsBudget, Used
 from collector.service.config import ConfigError
 from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Access
@@ -312,7 +312,8 @@ def queue_of(folder: Path, n_experiments: int, owed: str = retention.WAITING,
     sessions: dict[str, Session] = {}
     spool = Spool(folder / "spool")
     queue = handoff.Handoff(spool, sessions, said, time.monotonic)
-    house = House(spool, Access(os.geteuid(), False), Budget(0.0, 0.0, 0.0), said, lambda: Look([]), queue)
+    house = House(spool, Access(os.geteuid(), False), Budget(0.0, 0.0, Used()),
+                  ClientsBudget(0.0, 0.0, Used()), said, lambda: Look([]), queue)
     kept = [Kept(Name(f"one.{number}.er"), float(number), 1_000_000, owed) for number in range(1, n_experiments + 1)]
     session = sessions["one"] = restored("one", {
         "owner": [os.geteuid(), os.getegid(), []], "wanted": {"pids": []}, "interval_ns": 10_007_000, "options": [],

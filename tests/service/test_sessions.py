@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from collector.elf import open_object
 from collector.linux.peers import Credentials
 from collector.service import labels, protocol, sessions, targets
+from collector.service.children import Child
 from collector.service.clients import Clients
 from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Rights
@@ -41,7 +43,8 @@ def until(what: Callable[[], object]) -> None:
 
 def session_of(daemon: Daemon, name: str, facts: dict[str, Any] | None = None, owner: Credentials = US,
                **more: Any) -> Session:
-    order = Order(name, owner, Wanted(unit="web.service"), Wishes(10_007_000, ()), Plan(), **more)
+    more = {"wanted": Wanted(unit="web.service"), "plan": Plan(), **more}
+    order = Order(name, owner, wishes=Wishes(10_007_000, ()), **more)
     return Session(order, daemon.house, facts)
 
 
@@ -204,6 +207,52 @@ def test_what_is_deleted_for_the_reserve_is_told(missing: int | None, deleted: l
     names = [each.name for each in asyncio.run(live()).kept]
     assert names == [name for name, *_ in kept if name not in deleted]
     assert said == [f"session 7: {name} is deleted, for reserve_megabytes" for name in deleted]
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_what_runs_take_is_told_apart_by_who_asked_for_them(configured: bool, tmp_path: Path) -> None:
+    """While they run, and when they are over; a run of the configuration also as if it had not been lengthened."""
+    burn = ("import os, sys, time\nwhile time.process_time() < 0.1: pass\nprint(file=sys.stderr, flush=True)\n"
+            "os.read(int(sys.argv[1]), 1)")
+
+    async def run() -> None:
+        daemon, is_at_it = daemon_at(tmp_path), asyncio.Event()
+        session = daemon.sessions["web"] = session_of(daemon, "web", configured=configured)
+        session._factor = 3.0
+        read_fd, write_fd = os.pipe()
+        before = daemon.used()
+        session._child = Child([sys.executable, "-c", burn, str(read_fd)], lambda _: is_at_it.set(), fds=[read_fd])
+        os.close(read_fd)
+        await asyncio.wait_for(is_at_it.wait(), 60)
+        running = daemon.used()
+        os.close(write_fd)
+        await asyncio.wait_for(session._child.ended, 60)
+        for used in running, daemon.used():
+            assert used.own_s - before.own_s < 0.05
+            assert (used.runs_s if configured else used.clients_s) >= 0.09
+            assert used.asked_s == (3 * used.runs_s if configured else 0.0)
+
+    asyncio.run(run())
+
+
+def test_a_session_that_rests_need_not_rest_any_longer_than_the_factor_that_holds_now(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_REST_S", 0.02)
+
+    async def live() -> None:
+        daemon = daemon_at(tmp_path)
+        daemon.house.budget.stretched = 1e9
+        session = session_of(daemon, "web", {"n_runs": 1}, plan=Plan(0.1, 0.2), configured=True)
+        task = asyncio.ensure_future(session.live())
+        await asyncio.sleep(0.1)
+        assert session.state == "resting"
+        daemon.house.budget.stretched = 1.0
+        await asyncio.wait_for(session.settled.wait(), 60)
+        assert session.state == "waiting"  # for its unit
+        session.stop()
+        await task
+
+    asyncio.run(live())
 
 
 @pytest.mark.parametrize("sent", [b"", b"and what is no request"])
