@@ -6,6 +6,8 @@ A number may change hands between two looks. Who needs to know that it has not o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 _ARGUMENTS_MAX = 4096  # bytes
@@ -68,6 +70,34 @@ def arguments(pid: int) -> str:
     """The beginning of the command line, its words joined by blanks; bytes that are no text as surrogates; empty for
     the kernel's."""
     return _text(f"/proc/{pid}/cmdline", _ARGUMENTS_MAX).replace("\0", " ").strip()
+
+
+def parent(pid: int) -> int:
+    """The number of its parent; 0 where it has none, or is gone."""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """Its parent, and so on."""
+    seen = {pid}
+    while (pid := parent(pid)) and pid not in seen:
+        seen.add(pid)
+        yield pid
+
+
+def below(pid: int) -> set[int]:
+    """All that are below it; none of those whose parents ended before."""
+    found: set[int] = set()
+    left = [pid]
+    while left:
+        folder = f"/proc/{left.pop()}/task"
+        with suppress(OSError):
+            for task in os.listdir(folder):
+                children = {int(child) for child in _text(f"{folder}/{task}/children").split()} - found
+                found |= children
+                left += children
+    return found
 
 
 def cpu_s(pid: int) -> float:

@@ -207,7 +207,7 @@ class Daemon:
         """At all processes but ours; twice a second at most, for all sessions."""
         now_s = time.monotonic()
         if now_s - self._looked[0] > _CENSUS_S:
-            ours = {os.getpid(), *(session.own_pid for session in self.sessions.values())}
+            ours = {os.getpid(), *census.below(os.getpid())}  # runs, exports, and what they run
             self._looked = now_s, Look([pid for pid in census.pids() if pid not in ours])
         return self._looked[1]
 

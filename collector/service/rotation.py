@@ -5,14 +5,20 @@
 
 The first window begins at once. The others begin at multiples of ``every_s``, whatever the runs before took, shifted by
 a ``phase``: sessions that were begun together need not all be at work together. Without ``record_s`` one run follows
-the other, each of ``rotate_s``.
+the other, each of ``rotate_s``; or less where processes came that are to be recorded, too.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collector.service.targets import Newcomer
 
 ROTATE_S = 3600.0
+_LOOK_S = 5.0
+_PATIENCE_S, _PATIENCE_MAX_S = 10.0, 600.0
 
 
 class Plan(NamedTuple):
@@ -55,3 +61,37 @@ def next_window(plan: Plan, began_s: float, now_s: float, n_runs: int, stretched
     every_s = plan.every_s * stretched
     first_s = began_s + plan.phase * every_s
     return Window(first_s + ((now_s - first_s) // every_s + 1) * every_s, length_s)  # wherever the clock was set
+
+
+class Newcomers:
+    """When a run ends for processes that came after it had begun, which the next one takes up.
+
+    They count if two looks have met them. Where they come all the time, each run lasts twice as long as the one before,
+    up to ten minutes; where they have become rare, half as long at least.
+    """
+
+    def __init__(self) -> None:
+        self._patience_s = _PATIENCE_S
+        self._began_s = self._looked_s = 0.0
+        self._met: frozenset[Newcomer] = frozenset()
+
+    def begin(self, now_s: float) -> None:
+        """A run begins."""
+        self._began_s = self._looked_s = now_s
+        self._met = frozenset()
+
+    def is_due(self, now_s: float, stretched: float) -> bool:
+        """Whether it is time for a look."""
+        return now_s - self._looked_s >= _LOOK_S * stretched
+
+    def look(self, now_s: float, found: frozenset[Newcomer]) -> frozenset[Newcomer]:
+        """Takes those that are there now; for which of them the run is to end."""
+        met, self._met, self._looked_s = self._met & found, found, now_s
+        lasted_s = now_s - self._began_s
+        if not met or lasted_s < self._patience_s:
+            return frozenset()
+        are_rare = lasted_s >= 2 * self._patience_s
+        self._patience_s = (max(self._patience_s / 2, _PATIENCE_S) if are_rare
+                            else min(self._patience_s * 2, _PATIENCE_MAX_S))
+        self._began_s = math.inf  # it ends once
+        return met

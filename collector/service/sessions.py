@@ -127,6 +127,7 @@ class Session:
         self._built: tuple[object, dict[str, str]] = (None, {})
         self._scan_at_s = 0.0
         self._removals: set[asyncio.Future[None]] = set()
+        self._newcomers = rotation.Newcomers()
         self._orders = -1  # a pipe to the run
         self._ended = asyncio.Event()
         self._looked = (time.monotonic(), 0.0, 0.0)
@@ -213,6 +214,7 @@ class Session:
         self._current_bytes = self._n_lines = 0
         self._last = ""
         self._factor = self._stretched
+        self._newcomers.begin(time.monotonic())
         self._store()
         reads, self._orders = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -314,11 +316,25 @@ class Session:
                 self.stop()
                 return
         self._look_at_size()
+        self._look_for_newcomers(time.monotonic())
 
     def _still(self, each: Held, owner: census.Owner) -> bool:
         if self._rights is Rights.DAEMON or owner.start_ticks != each.owner.start_ticks:
             return True  # or it has ended, which the run notices, who holds it as well
         return peers.relation(self.order.owner.uid, owner) is peers.Relation.OWN
+
+    def _look_for_newcomers(self, now_s: float) -> None:
+        """What came since the run began is recorded by a next one; by the next window, where there are windows."""
+        order = self.order
+        if self.state != "recording" or order.wanted.pids or order.plan.once or order.plan.period_s:
+            return
+        if not self._newcomers.is_due(now_s, self._stretched):
+            return
+        there = targets.newcomers(order.wanted, self.held, self._judge, self._house.look)
+        if came := self._newcomers.look(now_s, there):
+            numbers = ", ".join(str(each.pid) for each in sorted(came)[:3])
+            self._house.say("info", f"session {order.id}: this run ends, and the next records process {numbers}, too")
+            self.signal(signal.SIGINT)
 
     def _look_at_size(self) -> None:
         began_s = time.monotonic()

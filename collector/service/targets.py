@@ -12,6 +12,7 @@ import re
 import select
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -84,6 +85,13 @@ class Held(NamedTuple):
         os.close(self.pidfd)
 
 
+class Newcomer(NamedTuple):
+    """A process, by its number and since when it lives."""
+
+    pid: int
+    start_ticks: int
+
+
 class Look:
     """Processes by where they belonged and what their command lines were; read once, when the first session asks."""
 
@@ -140,6 +148,23 @@ def find(wanted: Wanted, judge: Callable[[Owner], Rights], look: Callable[[], Lo
             each.release()
             refused.append(f"process {pid}: {err}")
     return Found(held, Rights.DAEMON if Rights.DAEMON in every else Rights.PEER, refused)
+
+
+def newcomers(wanted: Wanted, held: Sequence[Held], judge: Callable[[Owner], Rights], look: Callable[[], Look]
+              ) -> frozenset[Newcomer]:
+    """Processes that may be recorded and are not: neither held nor below one that is."""
+    found: set[Newcomer] = set()
+    if len(held) >= PROCESSES_MAX:
+        return frozenset()
+    recorded = {each.pid for each in held}
+    for pid in _candidates(wanted, look):
+        if pid in recorded or not recorded.isdisjoint(census.ancestors(pid)):
+            continue
+        owner = census.owner(pid)
+        with suppress(Refused):
+            if owner is not None and not owner.is_kernel and judge(owner):
+                found.add(Newcomer(pid, owner.start_ticks))
+    return frozenset(found)
 
 
 def hold(pid: int, is_wanted: Callable[[int], bool] = bool) -> Held | None:

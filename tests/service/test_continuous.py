@@ -17,9 +17,9 @@ from collector.service.config import ConfigError
 from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Bucket
 from collector.service.retention import MEGABYTE, Kept
-from collector.service.rotation import Plan, Window
+from collector.service.rotation import Newcomers, Plan, Window
 from collector.service.sessions import Order, Session
-from collector.service.targets import Wanted
+from collector.service.targets import Newcomer, Wanted
 
 DAY_S = 86_400.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,6 +129,41 @@ def test_a_window_is_never_in_the_past_and_never_longer_than_asked_for(
     assert window is not None
     assert window.begin_s >= now_s - 1e-6
     assert 0 < window.length_s <= max(rotate_s, record_s)
+
+
+A, B = Newcomer(11, 100), Newcomer(12, 200)
+
+
+def test_a_run_ends_once_for_processes_that_two_looks_have_met() -> None:
+    newcomers, found = Newcomers(), frozenset({A, B})
+    newcomers.begin(1000.0)
+    assert [newcomers.is_due(1000.0 + s, 2.0) for s in (5, 9, 10)] == [False, False, True]
+    looks = [(5, {A}), (10, {B}), (15, {Newcomer(B.pid, B.start_ticks + 1)}), (20, {A, B}), (25, {B}), (30, {B})]
+    assert [newcomers.look(1000.0 + s, frozenset(there)) for s, there in looks] == [
+        frozenset(), frozenset(), frozenset(), frozenset(), {B}, frozenset()]
+    newcomers.begin(1100.0)
+    assert newcomers.look(1195.0, found) == frozenset()  # nothing of the run before
+    assert newcomers.look(1200.0, found) == found
+
+
+def test_runs_last_longer_and_longer_while_processes_come_all_the_time() -> None:
+    newcomers, now_s, lasted = Newcomers(), 0.0, []
+    for _ in range(10):
+        newcomers.begin(now_s)
+        began_s = now_s
+        while not newcomers.look(now_s, frozenset({A})):
+            now_s += 5
+        lasted.append(now_s - began_s)
+    assert lasted == [10, 20, 40, 80, 160, 320, 600, 600, 600, 600]
+    for _ in range(10):  # one comes in an hour
+        newcomers.begin(now_s)
+        now_s += 3600
+        newcomers.look(now_s, frozenset({A}))
+        assert newcomers.look(now_s + 5, frozenset({A})) == {A}
+        now_s += 10
+    newcomers.begin(now_s)
+    newcomers.look(now_s, frozenset({A}))
+    assert newcomers.look(now_s + 10, frozenset({A})) == {A}
 
 
 KEPT = [Kept(str(n), float(n), n * 10) for n in (3, 1, 2)]

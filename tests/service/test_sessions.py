@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from typing import Any
 import pytest
 
 from collector.elf import open_object
+from collector.linux import census
 from collector.linux.peers import Credentials
-from collector.service import labels, protocol, sessions, targets
+from collector.service import labels, protocol, rotation, sessions, targets
 from collector.service.children import Child
 from collector.service.clients import Clients
 from collector.service.daemon import Daemon, Settings
-from collector.service.peers import Rights
+from collector.service.peers import Refused, Rights
 from collector.service.rotation import Plan
 from collector.service.sessions import Order, Session
 from collector.service.targets import Wanted
@@ -207,6 +209,58 @@ def test_what_is_deleted_for_the_reserve_is_told(missing: int | None, deleted: l
     names = [each.name for each in asyncio.run(live()).kept]
     assert names == [name for name, *_ in kept if name not in deleted]
     assert said == [f"session 7: {name} is deleted, for reserve_megabytes" for name in deleted]
+
+
+def look_at_all() -> targets.Look:
+    return targets.Look(census.pids())
+
+
+def test_newcomers_are_neither_held_nor_below_one_that_is(tmp_path: Path, process: Callable[..., Any]) -> None:
+    seconds = f"1003.{os.getpid()}"
+    first, new, another_users = (process(os.geteuid(), "sleep", seconds) for _ in range(3))
+    shell = process(os.geteuid(), "sh", "-c", f"setpriv --pdeathsig KILL sleep {seconds} & wait")
+    wanted = Wanted(command=f"^sleep {seconds}$")
+    until(lambda: len(list(targets._candidates(wanted, look_at_all))) == 4)
+    refused = census.owner(another_users.pid)
+
+    def judge(owner: census.Owner) -> Rights:
+        if owner == refused:
+            raise Refused("another user's")
+        return Rights.PEER
+
+    held = [each for pid in (first.pid, shell.pid) if (each := targets.hold(pid)) is not None]
+    (below,) = census.below(shell.pid)
+    assert [each.pid for each in targets.newcomers(wanted, held, judge, look_at_all)] == [new.pid]
+    assert list(census.ancestors(below))[:2] == [shell.pid, os.getpid()]
+    assert {new.pid, below}.isdisjoint(daemon_at(tmp_path)._look()._pids)  # what a daemon runs is its own
+    for each in held:
+        each.release()
+
+
+@pytest.mark.parametrize(("state", "more", "is_ended"), [
+    ("recording", {"plan": Plan(rotate_s=0)}, True), ("recording", {"configured": True}, True), ("paused", {}, False),
+    ("recording", {"plan": Plan(once=True)}, False), ("recording", {"plan": Plan(10, 60)}, False)])
+def test_a_run_ends_for_newcomers_where_the_next_follows_at_once(
+        state: str, more: dict[str, Any], is_ended: bool, tmp_path: Path, process: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_S", "_PATIENCE_S"):
+        monkeypatch.setattr(rotation, name, 0.0)
+    seconds = f"1004.{os.getpid()}"
+    process(os.geteuid(), "sleep", seconds)
+
+    async def watch() -> int:
+        daemon = daemon_at(tmp_path)
+        daemon.house.look = look_at_all
+        session = session_of(daemon, "web", {"folder": "own/web"}, wanted=Wanted(command=f"^sleep {seconds}$"), **more)
+        session._child, session.state = Child(["sleep", "1000"], lambda _: None), state
+        try:
+            for _ in range(3):
+                session.watch()
+        finally:
+            session.signal(signal.SIGTERM)
+        return await asyncio.wait_for(session._child.ended, 60)
+
+    assert asyncio.run(watch()) == -(signal.SIGINT if is_ended else signal.SIGTERM)
 
 
 @pytest.mark.parametrize("configured", [True, False])
