@@ -13,17 +13,18 @@ from collector.service import notify
 from collector.service.client import DEFAULT_SOCKET
 
 SPOOL = "/var/lib/collectord"
-_LONG = ["socket=", "spool=", "config=", "only=", "check", "help", "version"]
+_LONG = ["socket=", "spool=", "config=", "only=", "metrics=", "check", "help", "version"]
 
 USAGE = f"""\
-usage: collectord [--socket PATH] [--spool DIR] [--config FILE] [--only NAME]
+usage: collectord [--socket PATH] [--spool DIR] [--config FILE] [--only NAME] [--metrics WHERE]
 
 Records what it is told to by collectctl and by its configuration, all the time, within a budget.
 
   --socket PATH   where collectctl finds it (default {DEFAULT_SOCKET}, or the socket that systemd hands over)
   --spool DIR     where experiments lie (default {SPOOL})
   --config FILE   the configuration; SIGHUP or `collectctl reload` reads it again
-  --only NAME     records this target of the configuration alone
+  --only NAME     records this target of the configuration alone, and does not serve the metrics that it names
+  --metrics WHERE serves metrics on this path, or port of this machine, whatever the configuration says
   --check         reads the configuration, says what is wrong in it, and ends
   --version       print the version
   --help          print this text
@@ -56,7 +57,7 @@ def run(argv: list[str]) -> int:
     os.umask(0o077)
 
     settings = Settings(options.get("--socket", DEFAULT_SOCKET), options.get("--spool", SPOOL), config,
-                        options.get("--only"))
+                        options.get("--only"), options.get("--metrics", ""))
     asyncio.run(Daemon(settings, _say).serve())
     return 0
 

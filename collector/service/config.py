@@ -83,7 +83,7 @@ class Handoff(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table ``[[target]]``."""
+    """A table ``[[target]]``; ``own_daemon``: for the daemon alone that was started for this target."""
 
     name: Annotated[str, Meta(pattern=NAME.replace("[A-Za-z0-9]", "[A-Za-z]", 1))]
     unit: Text | None = None
@@ -97,6 +97,7 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True):
     keep: _Positive = 48
     megabytes: _Positive = 512
     labels: Labels = {}
+    own_daemon: bool = False
 
     @property
     def wanted(self) -> Wanted:
@@ -118,6 +119,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     handoff: Handoff | None = None
     target: Annotated[tuple[Target, ...], Meta(max_length=256)] = ()
+
+    def targets(self, only: str | None) -> dict[str, Target]:
+        """By name, those of a daemon that was started for ``only`` one of them, or for all but those that have their
+        own."""
+        return {each.name: each for each in self.target
+                if (not each.own_daemon if only is None else each.name == only)}
 
 
 def parse(text: str, name: str) -> Config:

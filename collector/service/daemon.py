@@ -53,12 +53,14 @@ Say = Callable[[str, str], None]
 
 
 class Settings(NamedTuple):
-    """The command line: the socket's path, the spool's, the configuration's; ``only`` one target of it."""
+    """The command line: the socket's path, the spool's, the configuration's; ``only`` one target of it; where metrics
+    are served, which the configuration says for the daemon of all targets alone."""
 
     socket: str
     spool: str
     config: str | None = None
     only: str | None = None
+    metrics: str = ""
 
 
 class Daemon:
@@ -252,7 +254,10 @@ class Daemon:
             now_s, used = time.monotonic(), self.used()
             self.house.budget = Budget(config.daemon.budget_percent, now_s, used)
             self.house.clients_budget = ClientsBudget(config.daemon.budget_percent, now_s, used)
-        tables = {target.name: target for target in config.target if self._settings.only in (None, target.name)}
+        tables = config.targets(self._settings.only)
+        if self._settings.only and not tables[self._settings.only].own_daemon:
+            self.say("warning", f"a daemon for all targets records {self._settings.only!r}, too: its table needs "
+                     "own_daemon = true")
         same = {target.name for target in before.target if tables.get(target.name) == target}
         self._orders = {name: order for name, order in self._orders.items() if name in same}
         for name, session in self.sessions.items():
@@ -305,7 +310,7 @@ class Daemon:
     # -- metrics
 
     async def _serve_metrics(self) -> None:
-        where = self.config.daemon.metrics
+        where = self._settings.metrics or ("" if self._settings.only else self.config.daemon.metrics)
         if not where:
             return
         from collector.service import metrics

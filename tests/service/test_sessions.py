@@ -263,6 +263,28 @@ def test_a_run_ends_for_newcomers_where_the_next_follows_at_once(
     assert asyncio.run(watch()) == -(signal.SIGINT if is_ended else signal.SIGTERM)
 
 
+def test_a_target_with_a_daemon_of_its_own_is_recorded_by_that_alone(daemon: Callable[..., Any], folder: Path) -> None:
+    """Both read one file; the metrics that it names are those of the daemon of all targets."""
+    config = (f'[daemon]\nmetrics = "{folder}/m"\n[[target]]\nname = "web"\nunit = "web.none"\nown_daemon = true\n'
+              '[[target]]\nname = "db"\nunit = "db.none"\n')
+    apart = folder / "web"
+    apart.mkdir(mode=0o711)
+    of_all = daemon(config)
+    of_web = type(of_all)(apart, of_all.prefix, config, "--only", "web", "--metrics", str(apart / "m"))
+    try:
+        for each, name in ((of_all, "db"), (of_web, "web")):
+            each.until(lambda each=each, name=name: [session.id for session in each.ask(protocol.List(
+                version=1)).sessions] == [name])
+            each.until((each.folder / "m").is_socket)
+            assert "own_daemon" not in each.log.read_text()
+            each.config.write_text(config.replace("own_daemon = true\n", ""))
+            each.process.send_signal(signal.SIGHUP)
+        of_all.until(lambda: len(of_all.ask(protocol.List(version=1)).sessions) == 2)
+        of_web.until(lambda: "records 'web', too: its table needs own_daemon = true" in of_web.log.read_text())
+    finally:
+        of_web.stop()
+
+
 @pytest.mark.parametrize("configured", [True, False])
 def test_what_runs_take_is_told_apart_by_who_asked_for_them(configured: bool, tmp_path: Path) -> None:
     """While they run, and when they are over; a run of the configuration also as if it had not been lengthened."""

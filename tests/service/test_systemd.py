@@ -262,8 +262,13 @@ def test_experiments_are_handed_over_from_within_the_unit(machine: Machine, tmp_
 
 
 def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
-    machine.write("/etc/collectord.toml", WEB)
+    metrics = '[daemon]\nmetrics = "/run/collectord/metrics.sock"\n'
+    machine.write("/etc/collectord.toml", f"{metrics}{WEB}own_daemon = true\n")
+    machine.run("systemctl", "restart", "collectord.service")
     machine.run("systemctl", "start", "collectord@web.service")
+    assert sorted(machine.run("find", "/run", "-name", "metrics.sock").split()) == [
+        "/run/collectord-web/metrics.sock", "/run/collectord/metrics.sock"]
+    assert machine.show("collectord.service", "StatusText").startswith("0 sessions")
     said = machine.run("collectctl", "--json", "--socket", "/run/collectord-web/socket", "list")
     assert [session["id"] for session in json.loads(said)["sessions"]] == ["web"]
     machine.run("systemctl", "stop", "collectord@web.service")
