@@ -3,7 +3,8 @@
     [daemon]                        [[target]]                     one recording that goes on all the time
     budget_percent = 2.0            name = "web"
     reserve_megabytes = 1024        unit = "nginx.service"         or command = "REGEX", or cgroup = "/PATH"
-    metrics = "127.0.0.1:9464"      options = ["-p", "hi"]         of collect
+    metrics = "/run/metrics.sock"   options = ["-p", "hi"]         of collect
+    metrics_mode = "0660"
     [access]                        record_s = 10                  10 s
     group = "profilers"             every_s = 60                   of every 60
     users = true                    rotate_s = 3600
@@ -44,6 +45,7 @@ class Daemon(Struct, frozen=True, forbid_unknown_fields=True):
     budget_percent: Annotated[float, Meta(ge=0, le=10_000)] = 2.0
     reserve_megabytes: _Count = 1024
     metrics: Text = ""
+    metrics_mode: Annotated[str, Meta(pattern="^0?[0-7]{3}$")] = "0600"
 
 
 class AccessTable(Struct, frozen=True, forbid_unknown_fields=True):

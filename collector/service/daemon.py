@@ -321,6 +321,7 @@ class Daemon:
                 _remove_stale(where)
                 self._servers.append(await asyncio.start_unix_server(answer, where))
                 self._made.append(where)
+                os.chmod(where, int(self.config.daemon.metrics_mode, 8))
             else:
                 host, _, port = where.rpartition(":")
                 if host not in ("127.0.0.1", "[::1]", "localhost") or not port.isdigit():

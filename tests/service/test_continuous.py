@@ -350,6 +350,7 @@ options = ["-p", "hi", "-L", "8"]
 WRONG = (
     ("[daemon]\nbudget_percent = 'x'\n", r":2: Expected `float`, got `str` \(daemon.budget_percent\)"),
     ("[daemon]\n\nbugdet = 1\n", ":3: Object contains unknown field `bugdet`"),
+    ("[daemon]\nmetrics_mode = '0888'\n", r":2: Expected `str` matching regex .* \(daemon.metrics_mode\)"),
     ("[deamon]\n", ":1: Object contains unknown field `deamon`"),
     ("a = \n", ":1: Invalid value"),
     (GOOD + "keep = 0\n", r":15: Expected `int` >= 1 \(target\[1\].keep\)"),

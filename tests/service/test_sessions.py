@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -261,6 +262,15 @@ def test_a_run_ends_for_newcomers_where_the_next_follows_at_once(
         return await asyncio.wait_for(session._child.ended, 60)
 
     assert asyncio.run(watch()) == -(signal.SIGINT if is_ended else signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("setting", "mode"), [("", 0o600), ('metrics_mode = "0660"\n', 0o660), (
+    'metrics_mode = "666"\n', 0o666)])
+def test_the_metrics_are_for_whom_the_configuration_says(setting: str, mode: int, daemon: Callable[..., Any],
+                                                         folder: Path) -> None:
+    metrics = folder / "m"
+    daemon(f'[daemon]\nmetrics = "{metrics}"\n{setting}')
+    until(lambda: metrics.is_socket() and stat.S_IMODE(metrics.stat().st_mode) == mode)
 
 
 def test_a_target_with_a_daemon_of_its_own_is_recorded_by_that_alone(daemon: Callable[..., Any], folder: Path) -> None:
