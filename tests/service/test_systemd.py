@@ -307,7 +307,17 @@ def test_a_first_time_user_gets_a_page_of_a_server_under_load(machine: Machine, 
 
 
 def test_what_was_installed_is_removed(machine: Machine) -> None:
-    machine.run(INSTALL, "--remove")
+    machine.write("/etc/collectord.toml", f"{WEB}own_daemon = true\n")
+    machine.write("/etc/systemd/system/collect@.service", "[Service]\nExecStart=/usr/bin/sleep infinity\n[Unit]\n"
+                  "DefaultDependencies=no\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "enable", "--now", "collectord@web.service")
+    machine.run("systemctl", "start", "collect@nightly.service")
+    said = machine.run("sh", "-c", f"{INSTALL} --remove 2>&1")
+    assert "install-service: recording goes on, until it is stopped: collect@nightly.service\n" in said
+    assert machine.show("collectord@web.service", "ActiveState") == "inactive"
+    assert machine.show("collect@nightly.service", "ActiveState") == "active"
+    machine.run("rm", "/etc/systemd/system/collect@.service")
     left = machine.run("find", "/etc/systemd/system", "/etc/sysusers.d", "/etc/tmpfiles.d", "/usr/local/bin", "-name",
                        "collect*").split()
     assert left == []
