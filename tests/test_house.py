@@ -261,6 +261,35 @@ def issue_numbers(tree: Path) -> list[str]:
     ]
 
 
+def torn_tables(tree: Path) -> list[str]:
+    """Tables of Markdown that are none: a row is a line, with as many cells as the head; the second is a rule."""
+    return [
+        f"{path.relative_to(tree)}:{number}: {line.strip()}"
+        for path in sorted(_own_files(tree))
+        if path.suffix == ".md"
+        for table in _tables(path.read_text(encoding="utf-8").splitlines())
+        for row, (number, line) in enumerate(table)
+        if _n_cells(line) != _n_cells(table[0][1]) or (row == 1) != (set(line.strip()) == set("|-")) or len(table) < 3
+    ]
+
+
+def _tables(lines: list[str]) -> Iterator[list[tuple[int, str]]]:
+    """Successive lines that begin with a bar, with their numbers; not those of code, fenced or indented."""
+    table: list[tuple[int, str]] = []
+    is_code = False
+    for number, line in enumerate([*lines, ""], 1):
+        is_code ^= line.lstrip().startswith("```")
+        if re.match(" {0,3}[|]", line) and not is_code:
+            table.append((number, line))
+        elif table:
+            yield table
+            table = []
+
+
+def _n_cells(row: str) -> int:
+    return len(re.findall(r"(?<!\\)\|", row)) - 1 if row.endswith("|") else 0
+
+
 def _own_files(tree: Path) -> Iterator[Path]:
     """Files below ``tree``, without what tools leave there (hidden caches, the environment, experiments)."""
     for path in tree.iterdir():
@@ -293,6 +322,10 @@ def test_the_house_follows_its_plan(rule: Rule) -> None:
 
 def test_no_file_needs_an_issue_tracker_to_be_understood() -> None:
     assert issue_numbers(ROOT) == []
+
+
+def test_rows_of_tables_are_rows() -> None:
+    assert torn_tables(ROOT) == []
 
 
 def test_the_table_of_imports_has_no_circle() -> None:
@@ -377,6 +410,9 @@ PLANTED: tuple[tuple[Rule, str, str, str], ...] = (
     (talks_outside_the_door, "engines/a.py", "import sys\nsys.exit(1)\n", "engines/a.py:2: sys.exit"),
     (issue_numbers, "cli/main.py", "\n# see issue" + " #7\n", "cli/main.py:2: # see issue" + " #7"),
     (issue_numbers, "a.md", "Fixes issue" + " 12.\n", "a.md:1: Fixes issue" + " 12."),
+    (torn_tables, "a.md", "| a | b | |---|---| | 1 | 2 |\n", "a.md:1: | a | b | |---|---| | 1 | 2 |"),
+    (torn_tables, "a.md", "  | a |\n  |---|\n  | 1\n", "a.md:3: | 1"),
+    (torn_tables, "a.md", "| a |\n|---|\n| 1 | 2 |\n", "a.md:3: | 1 | 2 |"),
 )
 
 
@@ -406,11 +442,12 @@ CLEAN = {
     "report/symbols.py": "def f():\n    import symbolic\n",
     "cli/main.py": "import sys\nfrom rich import table\nfrom .. import session\nprint('x')\nsys.exit(0)\n",
     "engines/base.py": "from .. import __version__\nWORDS = '<u8'\nPAIR = ('user', 'unit')\n",
+    "a.md": "| a | b |\n|---|---|\n| `1\\|2` | 3 |\n```\n| code\n```\n\n    | code\n",
     "session/launch.py": "text = f'{1:>10d}' + ' > ' + 'issues'\nfrom collector.linux import abi\n",
 }
 
 
-@pytest.mark.parametrize("rule", [*PACKAGE_RULES, issue_numbers], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", [*PACKAGE_RULES, issue_numbers, torn_tables], ids=lambda rule: rule.__name__)
 def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
     for name, source in CLEAN.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
