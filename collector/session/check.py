@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.kernel_code import KernelCode
 from collector.errors import EngineRefused
 from collector.linux import perf, proc, ptrace
-from collector.session.launch import keep_children
+from collector.session.launch import HeldChild, inherited, keep_children
 
 # Bits of capabilities(7).
 IPC_LOCK, SYS_PTRACE, SYS_ADMIN, SYSLOG, PERFMON = 14, 19, 21, 34, 38
@@ -125,19 +124,23 @@ def _user_name() -> str:
 
 
 def _try_to_seize() -> int:
-    """Traces a child for a moment: 0, or the errno of why not."""
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-        os._exit(0)
-    try:
-        ptrace.seize(child, 0)
-    except OSError as err:
-        return err.errno or errno.EPERM
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    return 0
+    """Has a child traced for a moment by another one, as the signal engine does: 0, or the errno of why not."""
+    child = HeldChild("", (), inherited())
+    child.make()
+    child.await_traceable()
+    tracer = os.fork()
+    if tracer == 0:
+        code = errno.EPERM
+        try:
+            ptrace.seize(child.pid, 0)
+            code = 0
+        except OSError as err:
+            code = err.errno or code
+        finally:
+            os._exit(code)
+    refusal = os.waitstatus_to_exitcode(os.waitpid(tracer, 0)[1])
+    child.abandon()
+    return refusal
 
 
 # -- the table

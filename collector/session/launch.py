@@ -3,10 +3,11 @@
 Standard library only, and as little as possible of it: the target waits for this.
 
     parent                        child
-    fork  ----------------------> restore signals, all blocked; wait for the go
+    fork  ----------------------> let us trace it, say so; restore signals, all blocked; wait for the go
     open the events on the child
     go    ----------------------> unblock signals, execve; close-on-exec closes the report pipe
-    report pipe: the child's account, just before execve; end of file = the program runs; otherwise errno of execve
+    report pipe: a line when it may be traced; its account, just before execve; end of file = the program runs;
+                 otherwise errno of execve
 
 Events that are to outlive the child are opened on the thread that makes it, before it does, and inherited.
 """
@@ -24,6 +25,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from collector.errors import NO_TASKS, CollectorError, ProgramNotExecutable, ProgramNotFound, reason
+from collector.linux import abi, libc
 from collector.linux.accounts import Account, own_account
 
 Signals: TypeAlias = Iterable[int]
@@ -191,6 +193,10 @@ class HeldChild:
         os.close(self._report_write)
         return self.pid
 
+    def await_traceable(self) -> None:
+        """Until it may be traced by us, and by what we have forked."""
+        os.read(self._report_read, 1)
+
     def _fork(self) -> int:
         """The same without the maker."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -208,11 +214,14 @@ class HeldChild:
         code = 0
         try:
             os.close(self._go_write)
+            _let_trace(os.getppid())
+            os.write(self._report_write, b"\n")
             for number, disposition in self._inherited.dispositions.items():
                 signal.signal(number, disposition)
             with suppress(OSError, ValueError):  # what nobody may change is what it was
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
             if os.read(self._go_read, 1):
+                _let_trace(0)
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 self._report_account()
                 os.execv(self._path, list(self._arguments))
@@ -238,7 +247,7 @@ class HeldChild:
         os.close(self._go_write)
         report = b"".join(iter(lambda: os.read(self._report_read, 256), b""))
         os.close(self._report_read)
-        account, _, code = report.rpartition(b"\n")
+        account, _, code = report.lstrip(b"\n").rpartition(b"\n")
         if code:
             os.waitpid(self.pid, 0)
             raise exec_error(self._path, int(code))
@@ -252,6 +261,13 @@ class HeldChild:
         os.close(self._report_read)
         os.waitpid(self.pid, 0)
         self.pid = 0
+
+
+def _let_trace(pid: int) -> None:
+    """Lets a process, and what descends from it, trace us; 0: nobody by that. Where Yama's ptrace_scope is 1 an
+    ancestor alone may do so else, and the tracer is our sibling."""
+    with suppress(OSError):  # there is no Yama
+        libc.prctl(abi.PR_SET_PTRACER, pid)
 
 
 def runtimes_of(program: str) -> frozenset[str]:

@@ -182,7 +182,9 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
             say(SIGNAL_TAKEN.format(why))
     from collector.engines.ptrace import opening
 
-    return opening.open_held(child.pid or child.make(), options.interval_ns, follow=follow, reason=why)
+    pid = child.pid or child.make()
+    child.await_traceable()
+    return opening.open_held(pid, options.interval_ns, follow=follow, reason=why)
 
 
 def check_asked(options: Options, opened: OpenedEvents) -> None:

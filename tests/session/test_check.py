@@ -271,6 +271,17 @@ def test_where_nothing_can_be_recorded_the_status_says_so(workload: Run) -> None
     assert rows_of(result.stdout.splitlines()) == {"CPU time, waiting": NO, "tracing": NO}
 
 
+def test_tracing_is_tried_as_the_signal_engine_does_it(tmp_path: Path, need: Callable[[str, str], str]) -> None:
+    """By a sibling, which Yama's ptrace_scope 1 lets do so only if the child says so. Under strace nobody else can."""
+    command = [need("strace", "strace"), "-f", "-X", "raw", "-o", tmp_path / "calls", "-e", "trace=prctl,ptrace"]
+    subprocess.run([*command, COLLECT, "--check"], capture_output=True, check=True, timeout=60)
+    text = (tmp_path / "calls").read_text()
+    calls = re.findall(r"^(\d+) +\w+\((?:0x59616d61|0x4206), (\d+)", text, re.MULTILINE)  # PR_SET_PTRACER, PTRACE_SEIZE
+    (child, collect), (tracer, traced) = calls
+    assert traced == child
+    assert tracer not in (child, collect)
+
+
 def test_what_is_tried_is_undone() -> None:
     before, children = set(os.listdir("/proc/self/fd")), Path("/proc/thread-self/children").read_text()
     found = check.probe()

@@ -215,6 +215,18 @@ def test_perf_events_that_are_refused(workload: Callable[..., Path], tmp_path: P
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.usefixtures("root")
+def test_tracing_that_is_refused_names_the_setting_that_refuses_it(
+        workload: Callable[..., Path], tmp_path: Path) -> None:
+    there = "/proc/sys/kernel"
+    setting = f"mount -t tmpfs none {there} && mkdir {there}/yama && echo 1 > {there}/yama/ptrace_scope"
+    command = ["unshare", "-m", SH, "-c", f'{setting} && exec "$@"', "sh", workload("noperf"), f"{errno.EPERM}+ptrace",
+               COLLECT, "-o", "x.er", "--engine", "signal", "touch", "ran"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
+    one_line(result, 1, "kernel.yama.ptrace_scope is 1 (sudo sysctl kernel.yama.ptrace_scope=0")
+    assert left_in(tmp_path) == []
+
+
 def test_without_clock_profiling_perf_events_are_not_needed(workload: Callable[..., Path], tmp_path: Path) -> None:
     command = [workload("noperf"), str(errno.EPERM), COLLECT, "-p", "off", "-o", "x.er", SH, "-c", "exit 7"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
@@ -765,6 +777,28 @@ def test_what_a_child_used_before_it_executes_itself_is_told_of_that_moment(tmp_
     assert held.run_ns < before.run_ns < run_ns
     assert held.delay_ns <= before.delay_ns <= delay_ns
     assert held.turns < before.turns <= turns
+
+
+HELD = """
+import os
+from collector.session.launch import HeldChild, inherited
+child = HeldChild("/bin/true", ["true"], inherited())
+child.make()
+child.await_traceable()
+child.release()
+os.waitpid(child.pid, 0)
+"""
+
+
+def test_who_descends_from_the_maker_may_trace_a_child_while_it_is_held(
+        tmp_path: Path, need: Callable[[str, str], str]) -> None:
+    """Where Yama's ptrace_scope is 1, the kernel lets it only if the child has said so (PR_SET_PTRACER)."""
+    command = [need("strace", "strace"), "-f", "-X", "raw", "-o", tmp_path / "calls", "-e", "trace=prctl,write,execve"]
+    subprocess.run([*command, sys.executable, "-c", HELD], check=True, timeout=60)
+    calls = re.findall(r"^(\d+) +(\w+)\((?:0x59616d61, (\d+)|[^()]*)\)", (tmp_path / "calls").read_text(), re.MULTILINE)
+    maker = calls[0][0]
+    assert [call[1:] for call in calls if call[0] != maker] == [
+        ("prctl", maker), ("write", ""), ("prctl", "0"), ("write", ""), ("execve", "")]
 
 
 def test_a_script_that_was_found_by_its_name_lacks_its_interpreter_not_itself(tmp_path: Path) -> None:

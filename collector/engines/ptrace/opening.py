@@ -183,8 +183,12 @@ def _forbidden(which: str, pids: list[int]) -> EngineRefused:
         if other := tasks.tracer_of(tid):
             return EngineRefused(f"process {pid} is being traced already, by process {other} (a debugger or strace?): "
                                  "only one can; end that one, or take --engine perf, which does not mind")
+    from collector.linux import proc
+
+    scope = proc.parameter("kernel/yama/ptrace_scope")
+    yama = f"kernel.yama.ptrace_scope is {scope} (sudo sysctl kernel.yama.ptrace_scope=0 lets users); " if scope else ""
     advice = "run as root, or as the user of the process; " if os.geteuid() else ""
-    return EngineRefused(f"the kernel does not let this user trace {which}: {advice}in a container it takes the "
+    return EngineRefused(f"the kernel does not let this user trace {which}: {yama}{advice}in a container it takes the "
                          "capability CAP_SYS_PTRACE")
 
 
