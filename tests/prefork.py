@@ -128,8 +128,7 @@ class _Forker:
         self._early = _read_early(os.environ)
         self._inherited = _inherited()
         # Its standard files are none that can be rewound: Python's text files know once and for all.
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs, stdout=theirs, stderr=theirs,
-                                         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+        self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs, stdout=theirs, stderr=theirs)
         theirs.close()
         self.pid = self._process.pid
         atexit.register(self.end)
@@ -251,6 +250,7 @@ if __name__ == "__main__":
     from collector.cli import main
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # not in that of its exec, which programs are given
     _import_all()
     gc.freeze()
     _serve(socket.socket(fileno=os.dup(0)))

@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "suggestions": frozenset(),
     "installed": frozenset(),
     "interrupts": frozenset(),
+    "environment": frozenset(),
     "leftovers": frozenset(),
     "limits": frozenset(),
     "wording": frozenset(),
@@ -53,10 +54,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "experiment": frozenset({"errors", "leftovers", "arrays", "clock", "layout", "elf", "dwarf"}),
     "report": frozenset({"errors", "suggestions", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "leftovers", "wording", "clock", "report", "aggregate"}),
-    "session": RECORDING | {"aggregate", "suggestions", "wording", "interrupts"},
+    "session": RECORDING | {"aggregate", "suggestions", "wording", "interrupts", "environment"},
     "service": frozenset({"errors", "installed", "wording", "clock", "elf", "linux", "session", "experiment"}),
-    "cli": frozenset({"errors", "suggestions", "installed", "interrupts", "leftovers", "limits", "wording", "clock",
-                      "session", "service", "experiment", "aggregate", "report", "export"}),
+    "cli": frozenset({"errors", "suggestions", "installed", "interrupts", "environment", "leftovers", "limits",
+                      "wording", "clock", "session", "service", "experiment", "aggregate", "report", "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
+from collector import environment
 from collector.errors import NO_TASKS, CollectorError, ProgramNotExecutable, ProgramNotFound, reason
 from collector.linux import abi, libc
 from collector.linux.accounts import Account, own_account
@@ -39,11 +40,12 @@ class Inherited(NamedTuple):
 
     dispositions: Mapping[int, signal.Handlers]  # of signals
     descriptors: tuple[int, int]  # RLIMIT_NOFILE, soft and hard
+    variables: Mapping[bytes, bytes | None]  # of the environment; None: it is not there
 
 
 def inherited() -> Inherited:
     """What targets are to have, as long as we have not changed it."""
-    return Inherited(_dispositions(), resource.getrlimit(resource.RLIMIT_NOFILE))
+    return Inherited(_dispositions(), resource.getrlimit(resource.RLIMIT_NOFILE), environment.changed())
 
 
 def _dispositions() -> dict[int, signal.Handlers]:
@@ -220,6 +222,11 @@ class HeldChild:
                 signal.signal(number, disposition)
             with suppress(OSError, ValueError):  # what nobody may change is what it was
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
+            for name, value in self._inherited.variables.items():
+                if value is None:
+                    os.environb.pop(name, None)
+                else:
+                    os.environb[name] = value
             if os.read(self._go_read, 1):
                 _let_trace(0)
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -389,3 +389,11 @@ def test_what_has_no_width_becomes_an_escape() -> None:
 
 def test_keys_and_their_sequences() -> None:
     assert keys_of("a\x1b[A\x1b[6~\x1b[99~\x1bOB\x1b") == ["a", "up", "page down", "down", "\x1b"]
+
+
+@pytest.mark.usefixtures("perf_allowed")
+def test_a_program_has_the_environment_that_er_top_was_given(tmp_path: Path) -> None:
+    given = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")} | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([ER_TOP, "-b", "--", "/usr/bin/env"], env=given, capture_output=True, text=True,
+                          timeout=PATIENCE_S, check=True)
+    assert re.findall(r"^\w+=.*", done.stdout, re.MULTILINE) == [f"{name}={value}" for name, value in given.items()]

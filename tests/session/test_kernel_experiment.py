@@ -77,6 +77,13 @@ def test_an_experiment_is_overwritten_when_its_program_runs(collect: Run, kernel
         assert (older / "mark").exists() == (status == 127)
 
 
+def test_a_load_has_the_environment_that_it_was_given(kernel_shown: None, tmp_path: Path) -> None:
+    given = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    done = subprocess.run([COLLECT, "-k", "kernel", "-F", "off", "-A", "off", "/usr/bin/env"], env=given, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [f"{name}={value}" for name, value in given.items()]
+
+
 def test_all_time_of_all_cpus_is_told(copied: tuple[Path, str]) -> None:
     path, said = copied
     founder = open_experiment(path)

@@ -452,6 +452,23 @@ def test_the_target_finds_the_world_as_without_collect(
     assert under.stdout.splitlines() == plain.stdout.splitlines()
 
 
+def limit_memory() -> None:
+    """In the child before exec: so that libraries are imported before there is a program."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 36, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+@perf
+@pytest.mark.parametrize(("environment", "prepare"), [
+    ({}, None), ({"LC_CTYPE": "C", "OPENBLAS_NUM_THREADS": "3"}, None), ({}, limit_memory)])
+def test_what_is_set_for_ourselves_is_not_in_the_programs_environment(
+        tmp_path: Path, environment: dict[str, str], prepare: Callable[[], None] | None) -> None:
+    """Python has a locale chosen where there is none."""
+    environment |= {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    done = subprocess.run([COLLECT, "-p", "off", "-o", "x.er", "/usr/bin/env"], env=environment, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60, check=True, preexec_fn=prepare)
+    assert done.stdout.splitlines() == [f"{name}={value}" for name, value in environment.items()]
+
+
 @perf
 def test_nohup_stays_in_force(tmp_path: Path, need: Callable[[str, str], str]) -> None:
     command = f"trap '' HUP; exec {COLLECT} -o x.er {SH} -c 'echo ready; sleep 0.4; exit 8'"

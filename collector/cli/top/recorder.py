@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from collector.environment import given
 from collector.errors import CollectorError, UsageError
 from collector.experiment.names import choose, shown
 from collector.installed import command
@@ -58,7 +59,7 @@ class Recorder:
                 [*command("collect"), *choice, *attached, *target],
                 stdin=subprocess.DEVNULL if keeps_terminal or _is_terminal(0) else None,
                 stdout=self._output(1, keeps_terminal), stderr=self._output(2, keeps_terminal or not program),
-                process_group=0)
+                process_group=0, env=given())
         except BaseException:
             self._remove()
             raise
