@@ -23,7 +23,7 @@ from collector.clock import INTERVAL_ON_NS, NS_PER_S
 from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.kernel_code import KernelCode
 from collector.errors import EngineRefused
-from collector.linux import perf, proc, ptrace
+from collector.linux import own_proc, perf, proc, ptrace
 from collector.session.launch import HeldChild, inherited, keep_children
 
 # Bits of capabilities(7).
@@ -93,6 +93,7 @@ class Row:
 
 def probe() -> Probe:
     """Tries out everything. Opens events on this very process, traces a child of its own, and leaves nothing behind."""
+    own_proc.check()
     keep_children()
     opened, refusal = None, 0
     try:

@@ -15,6 +15,7 @@ from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.machine import open_machine
 from collector.errors import EngineRefused
 from collector.experiment import names
+from collector.linux import own_proc
 from collector.linux.kernel_symbols import shows_addresses
 from collector.session import launch, room
 from collector.session.control import Action, Signals
@@ -37,6 +38,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
         say(f"would record the kernel on all CPUs{f', while {program!r} runs,' if program else ''} and create "
             f"experiment {str(path)!r}")
         return 0
+    own_proc.check()
     if not shows_addresses():
         raise EngineRefused(_HIDDEN)
     import_all()

@@ -21,6 +21,7 @@ from collector.clock import format_ms
 from collector.engines.perf import opening as perf_opening
 from collector.errors import CollectorError, EngineRefused, ExperimentError, UsageError, reason
 from collector.experiment import names
+from collector.linux import own_proc
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
 from collector.session import launch, room
@@ -57,6 +58,7 @@ def nothing(directory: Path, start_ns: int) -> AbstractContextManager[None]:
 
 def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Runs the target and records it; returns the exit status of the command."""
+    own_proc.check()
     program = launch.find_program(options.arguments[0])
     if room.is_scarce():
         import_all()

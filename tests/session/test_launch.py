@@ -122,6 +122,19 @@ def one_line(result: subprocess.CompletedProcess[str], status: int, said: str) -
     assert (result.returncode, result.stdout) == (status, "")
 
 
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("what", [("touch", "ran"), ("-P", "1"), ("-k", "kernel"), ("--check",)], ids=" ".join)
+@pytest.mark.parametrize(("apart", "before"), [
+    (("--pid", "--fork", "--kill-child"), "true"), (("--mount",), "mount -t tmpfs none /proc")],
+    ids=["of others", "none"])
+def test_a_proc_that_is_not_ours(tmp_path: Path, what: tuple[str, ...], apart: tuple[str, ...], before: str) -> None:
+    """Accounts of strangers would be read."""
+    command = ["unshare", *apart, SH, "-c", f'{before} && exec "$@"', "sh", COLLECT, *what]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
+    one_line(result, 1, "/proc is not there, or of another PID namespace: mount it anew (unshare --mount-proc")
+    assert left_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", ["./missing", "no-such-program-anywhere", "/no/such/directory/program", "", "a\nb"])
 def test_a_program_that_is_not_there(tmp_path: Path, name: str) -> None:
     one_line(run(name, cwd=tmp_path), 127, "not found")
