@@ -84,16 +84,16 @@ def choose(output: str | None = None, overwrite: bool = False, directory: str | 
 
 
 def create_directory(output: str | None = None, overwrite: bool = False, directory: str | None = None,
-                     group: str | None = None) -> Path:
-    """Make the founder's directory, for the user alone, at once. Raises ExperimentError; then nothing is left."""
+                     group: str | None = None) -> NewDirectory:
+    """Make the founder's directory, for the user alone, at once; an older experiment stays aside until
+    ``forget_replaced``. Raises ExperimentError; then nothing is left."""
     made = prepare_directory(output, overwrite, directory, group)
     try:
         made.take_place()
     except ExperimentError:
         made.remove()
         raise
-    made.forget_replaced()
-    return made.path
+    return made
 
 
 def prepare_directory(output: str | None = None, overwrite: bool = False, directory: str | None = None,
@@ -224,7 +224,7 @@ def begin_again(path: Path) -> None:
 
 
 def join_founder(job: str, output: str | None = None, overwrite: bool = False, directory: str | None = None) -> tuple[
-        Path, bool]:
+        NewDirectory, bool]:
     """The founder that all ranks of ``job`` on this machine share, and whether we made it. Raises ExperimentError.
 
     The first rank chooses and makes it as ``create_directory`` does; the others find it by the job's name in it.
@@ -236,10 +236,10 @@ def join_founder(job: str, output: str | None = None, overwrite: bool = False, d
         fcntl.flock(lock, fcntl.LOCK_EX)
         for path in _same_stem(wanted):
             if _job_of(path) == job.encode("utf-8"):
-                return path, False
-        path = create_directory(output, overwrite, directory)
-        (path / JOB_FILE).write_text(job, encoding="utf-8")
-        return path, True
+                return NewDirectory(path), False
+        founder = create_directory(output, overwrite, directory)
+        (founder.path / JOB_FILE).write_text(job, encoding="utf-8")
+        return founder, True
     finally:
         os.close(lock)
 

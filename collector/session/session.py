@@ -62,7 +62,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     program = launch.find_program(options.arguments[0])
     if room.is_scarce():
         import_all()
-    place, made = _make_directory(options)
+    place, made = _make_directory(options, say)
     inherited = launch.inherited()
     launch.keep_children()
     try:
@@ -132,7 +132,7 @@ def forgetting_replaced(place: names.NewDirectory, say: Say) -> Iterator[None]:
             say(f"warning: {err}")
 
 
-def _make_directory(options: Options) -> tuple[names.NewDirectory, bool]:
+def _make_directory(options: Options, say: Say) -> tuple[names.NewDirectory, bool]:
     """The directory to record into, and whether the MPI job's founder around it is new and ours to fill."""
     if not options.mpi:
         return names.prepare_directory(options.name, options.overwrite, options.directory, options.group), False
@@ -140,7 +140,8 @@ def _make_directory(options: Options) -> tuple[names.NewDirectory, bool]:
 
     rank = mpi.rank()
     founder, made = names.join_founder(rank.job, options.name, options.overwrite, options.directory)
-    return names.NewDirectory(names.create_rank_directory(founder, rank.number)), made
+    forget_replaced(founder, say)
+    return names.NewDirectory(names.create_rank_directory(founder.path, rank.number)), made
 
 
 def import_all() -> None:

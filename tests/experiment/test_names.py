@@ -67,7 +67,7 @@ def test_names_chosen(here: Path, existing: list[str], arguments: dict[str, str]
     for name in ("d", "g"):
         (here / name).mkdir(exist_ok=True)
     assert names.choose(**arguments) == Path(expected)  # type: ignore[arg-type]
-    assert names.create_directory(**arguments) == Path(expected)  # type: ignore[arg-type]
+    assert names.create_directory(**arguments).path == Path(expected)  # type: ignore[arg-type]
     assert stat.S_IMODE((here / expected).stat().st_mode) == 0o700
     assert os.listdir(here / expected) == ["log.xml"]
 
@@ -135,7 +135,10 @@ def test_overwriting_removes_the_old_experiment_and_nothing_outside(here: Path) 
     (old / "archives").symlink_to(outside, target_is_directory=True)
     (old / "deep").mkdir()
     (old / "deep" / "file").touch()
-    assert names.create_directory("old.er", overwrite=True) == Path("old.er")
+    made = names.create_directory("old.er", overwrite=True)
+    made.forget_replaced()
+    assert made.path == Path("old.er")
+    assert sorted(os.listdir(here)) == ["old.er", "outside.er"]
     assert os.listdir("old.er") == ["log.xml"]
     assert os.listdir(outside) == ["log.xml"]
 
@@ -191,7 +194,7 @@ def test_removing_takes_what_was_begun_and_leaves_the_rest(here: Path) -> None:
 
 
 def test_many_at_once_get_different_names(here: Path) -> None:
-    code = "from collector.experiment import names; print(names.create_directory())"
+    code = "from collector.experiment import names; print(names.create_directory().path)"
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(7)]
     made = [process.communicate()[0].strip() for process in running]
     assert sorted(made) == [f"test.{number}.er" for number in range(1, 8)]
@@ -325,7 +328,7 @@ def test_names_of_copies_of_long_names_fit() -> None:
 
 
 def test_a_directory_without_its_recorder_opens(tmp_path: Path, gprofng: Callable[..., Any]) -> None:
-    path = names.create_directory(str(tmp_path / "early.er"))
+    path = names.create_directory(str(tmp_path / "early.er")).path
     assert "No errors" in gprofng("-header", experiment=path).text
     gprofng("-functions", experiment=path)
 
@@ -347,7 +350,7 @@ sys.exit(0 if n_calls > 2 else 2)
 
 def test_who_begins_again_stands_what_was_left_half_written(here: Path) -> None:
     """The collector was killed while it wrote its own log: there is a part of it, under its other name."""
-    path = names.create_directory()
+    path = names.create_directory().path
     (path / "log.xml.new").write_text("<exper")
     (path / "map.xml").write_text("")
     names.begin_again(path)

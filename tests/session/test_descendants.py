@@ -338,6 +338,25 @@ def test_what_others_put_where_a_founder_would_be_holds_up_no_rank(made: str, tm
     assert "Traceback" not in result.stderr
 
 
+def test_an_older_founder_that_cannot_be_removed_ends_no_rank(as_nobody: list[str], public_directory: Path) -> None:
+    """There is something in it that its user may not remove; it lies aside."""
+    make = "mkdir -p j.er/_f1.er; touch j.er/log.xml j.er/_f1.er/log.xml; chmod 500 j.er/_f1.er"
+    subprocess.run([*as_nobody, "sh", "-c", make], cwd=public_directory, check=True)
+    command = [*as_nobody, Path(sys.executable).with_name("collect"), "-M", "on", "-p", "off", "-O", "j.er", "true"]
+    said = []
+    for rank in range(2):
+        environment = os.environ | {"OMPI_COMM_WORLD_RANK": str(rank), "PMIX_NAMESPACE": "job"}
+        result = subprocess.run(command, cwd=public_directory, env=environment, capture_output=True, text=True,
+                                timeout=60, check=False)
+        assert result.returncode == 0, result.stderr
+        said.append([line for line in result.stderr.splitlines() if "warning" in line])
+        assert open_experiment(public_directory / "j.er" / f"M_r{rank}.er").log.complete
+    (aside,) = public_directory.glob(".collect-*")
+    (aside / "_f1.er").chmod(0o700)
+    assert said == [[f"collect: warning: cannot remove {aside.name}: Permission denied"], []]
+    assert (public_directory / "j.er" / "mpi.job").read_text() == "PMIX_NAMESPACE=job"
+
+
 def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> None:
     result = collect("-M", "on", "-o", tmp_path / "x.er", "/bin/true")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)

@@ -67,7 +67,7 @@ def copied(collect: Run, kernel_shown: None, tmp_path_factory: pytest.TempPathFa
 
 
 def test_an_experiment_is_overwritten_when_its_program_runs(collect: Run, kernel_shown: None, tmp_path: Path) -> None:
-    older, program = create_directory(str(tmp_path / "x.er")), tmp_path / "script"
+    older, program = create_directory(str(tmp_path / "x.er")).path, tmp_path / "script"
     (older / "mark").touch()
     for interpreter, status in (("/no/such", 127), ("/bin/sh", 0)):
         program.write_text(f"#!{interpreter}\n")

@@ -212,7 +212,7 @@ def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("root")
 def test_an_experiment_of_somebody_else_is_not_overwritten(as_nobody: list[str], public_directory: Path) -> None:
-    create_directory(str(public_directory / "x.er")).chmod(0o755)
+    create_directory(str(public_directory / "x.er")).path.chmod(0o755)
     result = subprocess.run([*as_nobody, COLLECT, "-O", "x.er", "touch", "ran"], cwd=public_directory,
                             capture_output=True, text=True, check=False)
     one_line(result, 1, "cannot remove x.er: Permission denied")
@@ -656,7 +656,7 @@ def test_what_is_replaced_goes_while_something_is_recorded(tmp_path: Path) -> No
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
     """An experiment that is to be overwritten."""
-    path = create_directory(str(tmp_path / "x.er"))
+    path = create_directory(str(tmp_path / "x.er")).path
     (path / "mark").touch()
     return path
 

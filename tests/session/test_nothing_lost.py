@@ -158,7 +158,7 @@ def test_a_killed_collector_leaves_an_experiment_and_the_program(
 
 
 def test_an_experiment_that_was_only_begun_opens(tmp_path: Path, gprofng: Run, er_print: Run) -> None:
-    path = names.create_directory(str(tmp_path / "begun.er"))
+    path = names.create_directory(str(tmp_path / "begun.er")).path
     assert "<Total>" in gprofng("-functions", experiment=path).text
     for command in ("-functions", "-header", "-threads", "-overview", "-calltree", "-lines", "-samples", "-cpus"):
         result = er_print(command, path)
