@@ -140,7 +140,8 @@ def _make_directory(options: Options, say: Say) -> tuple[names.NewDirectory, boo
 
     rank = mpi.rank()
     founder, made = names.join_founder(rank.job, options.name, options.overwrite, options.directory)
-    forget_replaced(founder, say)
+    with forgetting_replaced(founder, say):
+        pass
     return names.NewDirectory(names.create_rank_directory(founder.path, rank.number)), made
 
 
