@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from collector.clock import NS_PER_S, NS_PER_US
-from collector.errors import FormatError
+from collector.errors import FormatError, shown
 from collector.experiment.damage import TIME_MAX_NS, Damage
 from collector.experiment.records import CLOCK, N_STATES
 from collector.experiment.xml import Element, Plain, Value, element, encoded, escape, parse, parse_number
@@ -401,9 +401,9 @@ def _describe(log: Log, data: str, packet: Element) -> None:
 
 
 def _read_counter(log: Log, node: Element) -> None:
-    tag, name = node.number("tag", -1), node.text_of("hwcname")
+    tag, name = node.number("tag", -1), shown(node.text_of("hwcname"))  # words of metrics are text
     if 0 <= tag < HWC_TAGS and name:
-        log.counters.setdefault(tag, Counter(name, node.text_of("int_name") or name,
+        log.counters.setdefault(tag, Counter(name, shown(node.text_of("int_name")) or name,
                                              node.number("interval", low=0, high=_INT32_MAX), node.number("memop")))
 
 

@@ -29,14 +29,20 @@ _UNITS = {Unit.TIME: "s", Unit.INTERVAL: "s", Unit.BYTES: "bytes", Unit.COUNT: "
 def json_lines(document: Document) -> Iterator[str]:
     """The document as one line."""
     if isinstance(document, Lines):
-        yield json.dumps({"document": document.name, "lines": list(document.lines)})
+        yield json.dumps({"document": document.name, "lines": list(map(_text, document.lines))})
         return
     fields = [field for column in document.columns for field in _fields(column, slice(document.n_shown))]
     rows = zip(*(values for _, values in (*_structure(document), *fields)), strict=True)
     keys = [field["key"] for field, _ in (*_structure(document), *fields)]
-    yield json.dumps({"document": document.name, "titles": list(document.titles), "notes": list(document.notes),
+    yield json.dumps({"document": document.name, "titles": list(map(_text, document.titles)),
+                      "notes": list(map(_text, document.notes)),
                       "columns": [field for field, _ in fields],
                       "rows": [dict(zip(keys, row, strict=True)) for row in rows]})
+
+
+def _text(text: str) -> str:
+    """Bytes that are no UTF-8 as escapes, for JSON has none."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def numbers(column: Column, rows: slice) -> list[Any]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from collector.dwarf import Row, Unit
 from collector.elf import EM_X86_64
-from collector.errors import ElfError, UsageError
+from collector.errors import ElfError, UsageError, shown
 from collector.report import profile
 from collector.report.build import TOTAL_FUNCTION, UNKNOWN_FUNCTION, DataSet, LoadedObject
 from collector.report.compat import short_name
@@ -347,15 +347,15 @@ def document(name: str, target: Target, source: Source, lines: Sequence[Line], s
     labels = Column.of_names("name", "Name", [line.text for line in lines])
     hot = _hot(columns, has_code, wanted.threshold)
     roles = ["hot" if is_hot else "" for is_hot in hot.tolist()]
-    shown = os.path.basename(target.loaded.path.decode("utf-8", "surrogateescape"))
+    path = os.fsdecode(target.loaded.path)
     where = os.fspath(target.loaded.file or "")
-    is_elsewhere = where and where != os.fsdecode(target.loaded.path)
-    found = f"{shown} (found as {where})" if is_elsewhere else os.fsdecode(target.loaded.path)
+    found = f"{os.path.basename(path)} (found as {where})" if where and where != path else path
     titles = (f"Source file: {source.title or target.path or '(unknown)'}", f"Object file: {found}",
               f"Load Object: {found}")
     notes = [*source.notes, *([target.loaded.problem] if target.loaded.problem else [])]
-    return Annotated(name, titles, (*columns, labels), notes, roles, has_code=has_code,
-                     kinds=[line.kind for line in lines], numbers=np.array([line.number for line in lines], np.int64))
+    return Annotated(name, tuple(map(shown, titles)), (*columns, labels), list(map(shown, notes)), roles,
+                     has_code=has_code, kinds=[line.kind for line in lines],
+                     numbers=np.array([line.number for line in lines], np.int64))
 
 
 def _hot(columns: Sequence[Column], has_code: Bool, threshold: int) -> Bool:

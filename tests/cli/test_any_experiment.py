@@ -7,6 +7,7 @@ order of equals to chance, and knows no lines of libraries whose debug informati
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -180,6 +181,22 @@ def test_packets_that_the_collector_marked_are_left_out_and_counted(
     out, err = capsys.readouterr()
     assert re.search(r"^2004 +leaky$", out, re.MULTILINE)
     assert "1 counter packets that the collector marked as doubtful were skipped" in err
+
+
+def test_names_of_fields_and_counters_are_one_line_that_a_terminal_shows(
+        program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hostile.1.er"
+    uids = with_stacks(path, program)
+    counters = {0: ("clo\x1b[31mcks\n", "c\a", 1001)}
+    traces(path).counters(counters, TSTAMP=START_NS + 5, FRINFO=uids[0], HWCTAG=0, HWCINT=1001)
+    text = (path / "log.xml").read_text()
+    (path / "log.xml").write_text(text.replace('name="EXACT_NS" uname="', 'name="EX%1b%" uname="%1b%[2J%0a%'))
+    plain = ours(path, "describe", "metric_list", "overview", "header", *CALLS)
+    assert all(line.isprintable() for line in plain.splitlines())
+    assert {r"EX\x1b", r"\x1b[2J\nExact", r"clo\x1b[31mcks\n"} <= set(plain.split())
+    capsys.readouterr()
+    assert er_print.run(["-printmode", "json", "-addpath", os.fsdecode(b"/caf\xe9"), str(path)]) == 0
+    assert "\t/caf\\xe9" in json.loads(capsys.readouterr().out)["lines"]
 
 
 def test_durations_of_every_size(program: Path, need: Callable[[str, str], str], tmp_path: Path) -> None:

@@ -534,10 +534,10 @@ def test_lines_behind_the_end_of_a_source_are_those_with_code_alone(tmp_path: Pa
     assert sums(lines) == sums(documents("-functions", path)[0]["rows"][:1])
 
 
-def test_a_folder_whose_name_is_no_utf8_has_sources(tmp_path: Path, need: Callable[[str, str], str],
+def test_a_folder_whose_name_is_no_text_has_sources(tmp_path: Path, need: Callable[[str, str], str],
                                                     documents: Callable[..., Any]) -> None:
     """Of inlined functions, too."""
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder = tmp_path / os.fsdecode(b"caf\xe9\x1b[31m")
     folder.mkdir()
     (folder / "twice.h").write_text("static inline __attribute__((always_inline)) int twice(int n)\n"
                                     "{ return n * 2 + n / 7; }\n")
@@ -546,11 +546,16 @@ def test_a_folder_whose_name_is_no_utf8_has_sources(tmp_path: Path, need: Callab
     path = recorded(tmp_path / "a.1.er", folder / "prog", ("main",))
     total = sums(documents("-functions", path)[0]["rows"][:1])
     of_files = [documents("-source", name, path)[0] for name in ("prog.c", "twice.h")]
-    assert [one["titles"][0] for one in of_files] == [f"Source file: {folder}/{name}" for name in ("prog.c", "twice.h")]
+    assert [one["titles"][0] for one in of_files] == [
+        f"Source file: {tmp_path}/caf\\xe9\\x1b[31m/{name}" for name in ("prog.c", "twice.h")]
+    assert of_files[0]["titles"][2] == f"Load Object: {tmp_path}/caf\\xe9\\x1b[31m/prog"
     texts = [[row["name"] for row in one["rows"] if row["kind"] == "line"] for one in of_files]
     assert [text[-1] for text in texts] == ["}", "{ return n * 2 + n / 7; }"]
     rows = [row for one in of_files for row in one["rows"] if row["kind"] == "line"]
     assert sum(ticks(row, "e.totalcpu") for row in rows) == total[0] > 0
+    (folder / "prog.c").unlink()
+    assert documents("-disasm", "main", path)[0]["notes"][0].startswith(
+        f"Source file `{tmp_path}/caf\\xe9\\x1b[31m/prog.c' not readable")
 
 
 def test_places_are_told_as_gprofng_tells_them(program: Callable[..., Path], tmp_path: Path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collector.cli.commands.session import Session, lines
+from collector.errors import shown
 
 if TYPE_CHECKING:
     from collector.report.documents import Document
@@ -26,8 +27,8 @@ def describe(session: Session) -> Document:
     from collector.cli.commands.index import OBJECTS
     from collector.report.query.facts import DERIVED, STACK_NAMES
 
-    fields = {name: about for experiment in session.experiments for described in experiment.log.described.values()
-              for one in described.values() for name, about in ((field.name, field.uname or "") for field in one)}
+    fields = {shown(field.name): shown(field.uname or "") for experiment in session.experiments
+              for described in experiment.log.described.values() for one in described.values() for field in one}
     names = {**{name: about for name, about in sorted(fields.items()) if name != "FRINFO"}, **DERIVED, **STACK_NAMES}
     width = max(map(len, (*names, *OBJECTS))) + 2
     return lines("describe", [
