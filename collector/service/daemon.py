@@ -149,6 +149,7 @@ class Daemon:
             await asyncio.wait(self._tasks.values(), timeout=_STOP_S)
         for session in self.sessions.values():
             session.signal(signal.SIGKILL)
+        await self.house.facts.written()
         self.say("info", "stopped")
 
     async def _tick(self) -> None:
@@ -209,7 +210,7 @@ class Daemon:
         """At all processes but ours; twice a second at most, for all sessions."""
         now_s = time.monotonic()
         if now_s - self._looked[0] > _CENSUS_S:
-            ours = {os.getpid(), *census.below(os.getpid())}  # runs, exports, and what they run
+            ours = {os.getpid(), *(session.own_pid for session in self.sessions.values()), *census.below(os.getpid())}
             self._looked = now_s, Look([pid for pid in census.pids() if pid not in ours])
         return self._looked[1]
 
@@ -278,11 +279,11 @@ class Daemon:
         async def live() -> None:
             if before is not None:
                 await asyncio.wait([before])
-            if self._orders.get(order.id) is not order:  # it was changed again meanwhile
-                return
             facts: dict[str, Any] = {}
             with suppress(OSError, ValueError):  # what is in its folder is found all the same
-                facts = self.spool.facts(target.name)
+                facts = await self.house.facts.of(target.name)
+            if self._orders.get(order.id) is not order:  # it was changed again meanwhile
+                return
             facts = with_current(target.name, facts, self.house)
             session = self.sessions[target.name] = Session(order, self.house, {**facts, "labels": {}})
             await session.live()

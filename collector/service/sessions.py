@@ -32,6 +32,7 @@ from collector.service import labels as labelling
 from collector.service import peers, protocol, retention, rotation, targets
 from collector.service.budget import Budget, ClientsBudget, Used
 from collector.service.children import Child, as_daemon, as_peer, run
+from collector.service.facts import Facts
 from collector.service.peers import Access, Rights
 from collector.service.retention import MEGABYTE, Kept
 from collector.service.spool import Spool
@@ -70,6 +71,9 @@ class House:
     reserve_bytes: int = 0
     totals: Counter[str] = field(default_factory=Counter)  # of all sessions that there were: samples, lost, runs
     ended: Used = field(default_factory=Used)  # by all runs that are over
+
+    def __post_init__(self) -> None:
+        self.facts = Facts(self.spool)
 
     def stretched(self, *, configured: bool) -> float:
         """By which intervals of a run are lengthened that begins now."""
@@ -147,7 +151,7 @@ class Session:
                 self._note_failure(reason(err))
                 await self._back_off()
         self.settled.set()
-        self._store()
+        await asyncio.shield(self._store())
 
     async def _next(self) -> bool:
         """Waits, or records once; whether there is more to do."""
@@ -209,13 +213,16 @@ class Session:
 
     async def _run(self, window: rotation.Window) -> None:
         self.n_runs += 1
-        self._house.totals["runs"] += 1
         self._current = f"{self.order.id}.{self.n_runs}.er"
         self._current_bytes = self._n_lines = 0
         self._last = ""
         self._factor = self._stretched
         self._newcomers.begin(time.monotonic())
-        self._store()
+        await asyncio.shield(self._store())  # or nobody would know of what it has begun to write, if we were killed
+        if self._ended.is_set():
+            self.n_runs -= 1
+            return
+        self._house.totals["runs"] += 1
         reads, self._orders = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             fds = [reads, *(each.pidfd for each in self.held)]
@@ -433,7 +440,7 @@ class Session:
             self._remove(each)
         if self.relative_folder:
             _go_on(asyncio.ensure_future(self._remove_folder()))
-        self._house.spool.forget(self.order.id)
+        self._house.facts.put(self.order.id, None)
 
     # -- what is known of it
 
@@ -505,15 +512,14 @@ class Session:
             self._looked = now_s, used, own
         return self._shares
 
-    def _store(self) -> None:
+    def _store(self) -> asyncio.Future[None]:
         order = self.order
         facts = {"owner": [order.owner.uid, order.owner.gid, list(order.owner.groups)], "began_s": self.began_s,
                  "wanted": order.wanted._asdict(), "options": list(order.wishes.options), "labels": self.labels,
                  "interval_ns": order.wishes.interval_ns, "n_runs": self.n_runs, "n_samples": self.n_samples,
                  "n_lost": self.n_lost, "state": self.state, "message": self.message, "current": self._current,
                  "configured": order.configured, "folder": self.relative_folder, "kept": [list(k) for k in self.kept]}
-        with suppress(OSError):
-            self._house.spool.store(order.id, facts)
+        return self._house.facts.put(order.id, facts)
 
 
 _pending: set[asyncio.Future[None]] = set()  # deletions at work: the loop itself holds its tasks weakly

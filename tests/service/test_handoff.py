@@ -339,14 +339,16 @@ def test_what_a_session_owes_is_noted_once_however_much_it_is(tmp_path: Path, mo
         replace(before, after)
 
     monkeypatch.setattr(os, "replace", counted)
-    queue.configure(config.Handoff(command=("true",)))
-    assert {each.owed for each in session.kept} == {retention.WAITING}
-    assert n_stored == 1
-    queue.configure(config.Handoff(command=("true",), spool_megabytes=20))
 
     async def look() -> None:
+        queue.configure(config.Handoff(command=("true",)))
+        assert {each.owed for each in session.kept} == {retention.WAITING}
+        await session._house.facts.written()
+        assert n_stored == 1
+        queue.configure(config.Handoff(command=("true",), spool_megabytes=20))
         queue.look()
         await queue.close()
+        await session._house.facts.written()
 
     asyncio.run(look())
     assert [each.owed for each in session.kept] == [""] * 30 + [retention.WAITING] * 20

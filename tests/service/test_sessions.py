@@ -8,8 +8,9 @@ import shutil
 import signal
 import stat
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,9 @@ def look_at_all() -> targets.Look:
 
 def test_newcomers_are_neither_held_nor_below_one_that_is(tmp_path: Path, process: Callable[..., Any]) -> None:
     seconds = f"1003.{os.getpid()}"
-    first, new, another_users = (process(os.geteuid(), "sleep", seconds) for _ in range(3))
+    first, new = (process(os.geteuid(), "sleep", seconds) for _ in range(2))
+    time.sleep(0.03)  # an owner is told by when the process began, in ticks of a hundredth of a second
+    another_users = process(os.geteuid(), "sleep", seconds)
     shell = process(os.geteuid(), "sh", "-c", f"setpriv --pdeathsig KILL sleep {seconds} & wait")
     wanted = Wanted(command=f"^sleep {seconds}$")
     until(lambda: len(list(targets._candidates(wanted, look_at_all))) == 4)
@@ -262,6 +265,62 @@ def test_a_run_ends_for_newcomers_where_the_next_follows_at_once(
         return await asyncio.wait_for(session._child.ended, 60)
 
     assert asyncio.run(watch()) == -(signal.SIGINT if is_ended else signal.SIGTERM)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Nothing is on the disk before the second one is set; the first one is when somebody waits for that."""
+    waits, may_go, sync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(fd: int) -> None:
+        waits.set()
+        may_go.wait(60)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    yield waits, may_go
+    may_go.set()
+
+
+def test_a_slow_disk_holds_nothing_up(tmp_path: Path, slow_disk: tuple[threading.Event, threading.Event]) -> None:
+    """Of what is to be written meanwhile, the latest is; and nothing, where a session is forgotten."""
+    daemon, (waits, may_go) = daemon_at(tmp_path), slow_disk
+
+    async def put() -> None:
+        facts = daemon.house.facts
+        first = facts.put("7", {"n": 0})
+        await asyncio.to_thread(waits.wait, 60)
+        later = [facts.put(name, {"n": n}) for n in range(1, 100) for name in ("7", "8")]
+        gone = facts.put("9", {}), facts.put("9", None)
+        assert not any(each.done() for each in (first, *later, *gone))
+        reading = asyncio.ensure_future(facts.of("7"))
+        await asyncio.sleep(0)
+        may_go.set()
+        assert await reading == {"n": 99}
+        await asyncio.wait([first, *later, *gone])
+        assert [daemon.spool.facts(name) for name in daemon.spool.stored()] == [{"n": 99}, {"n": 99}]
+
+    asyncio.run(put())
+
+
+def test_no_run_begins_that_nobody_would_know_of(
+        tmp_path: Path, slow_disk: tuple[threading.Event, threading.Event], process: Callable[..., Any]) -> None:
+    """Nor one that was stopped while its facts were on their way."""
+    daemon, (waits, may_go) = daemon_at(tmp_path), slow_disk
+    pid = process(os.geteuid(), "sleep", "1000").pid
+
+    async def live() -> None:
+        session = session_of(daemon, "7", wanted=Wanted(pids=(pid,)))
+        task = asyncio.ensure_future(session.live())
+        await asyncio.to_thread(waits.wait, 60)
+        assert (session.state, session.own_pid) == ("starting", None)
+        session.stop()
+        may_go.set()
+        await task
+        assert (session.state, session.n_runs, session.experiments) == ("stopped", 0, [])
+        assert daemon.spool.facts("7")["state"] == "stopped"
+
+    asyncio.run(live())
 
 
 @pytest.mark.parametrize(("setting", "mode"), [("", 0o600), ('metrics_mode = "0660"\n', 0o660), (
