@@ -644,8 +644,8 @@ def test_what_is_replaced_goes_while_something_is_recorded(tmp_path: Path) -> No
             assert recorded.wait(60)
             super().forget_replaced()
 
-    old = create_directory(str(tmp_path / "x.er"))
-    place = Slow(old, create_directory(str(tmp_path / "draft.er")))
+    old = create_directory(str(tmp_path / "x.er")).path
+    place = Slow(old, create_directory(str(tmp_path / "draft.er")).path)
     place.take_place()
     assert len(left_in(tmp_path)) == 2
     with forgetting_replaced(place, said.append):
