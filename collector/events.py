@@ -178,13 +178,15 @@ class ClockSamples:
     n_words: Array  # i8 (n,)
     known: Array | None = None  # u8 (n,) bit r: the register in column r is known; None: all are
     kernel: Array | None = None  # u8 (n, depth) the kernel's part of the stack, leaf first, 0 behind it; None: none has
+    # b1 (n,) whether it is one of the clock, among others that have stacks; None: that is not asked.
+    is_of_clock: Array | None = None
 
     def __getitem__(self, rows: slice | Array) -> ClockSamples:
-        known = None if self.known is None else self.known[rows]
-        kernel = None if self.kernel is None else self.kernel[rows]
+        known, kernel, is_of_clock = (None if column is None else column[rows]
+                                      for column in (self.known, self.kernel, self.is_of_clock))
         return ClockSamples(self.time_ns[rows], self.pid[rows], self.tid[rows], self.cpu[rows], self.mode[rows],
                             self.abi[rows], self.regs[rows], self.words, self.base[rows], self.mask[rows],
-                            self.first[rows], self.low[rows], self.n_words[rows], known, kernel)
+                            self.first[rows], self.low[rows], self.n_words[rows], known, kernel, is_of_clock)
 
 
 @dataclass(slots=True, eq=False, repr=False)

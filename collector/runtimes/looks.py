@@ -163,6 +163,13 @@ class Looks:
         looks, between, _ = self._sorted()
         return looks.searchsorted(times_ns) + between.searchsorted(times_ns)
 
+    def gaps(self, times_ns: Array) -> Array:
+        """From the look before each of times (n,) to the one after it, in ns; 0: there is none before, or after."""
+        looks, *_ = self._sorted()
+        after = looks.searchsorted(times_ns)
+        found: Array = np.diff(looks, prepend=looks[:1], append=looks[-1:])[after] if len(looks) else after
+        return found
+
     def certain(self, times_ns: Array) -> tuple[Array, Sequence[Chain]]:
         """What was carried out at times (n,), where the looks before and after are the same in all functions, as
         indices of chains; -1: not known."""

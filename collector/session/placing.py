@@ -38,7 +38,7 @@ _ROOT, _TRUNCATED, _DEPTH = int(Stop.ROOT), int(Stop.TRUNCATED), int(Stop.DEPTH)
 _NO_CACHES: MappingOf[int, Cache] = MappingProxyType({})
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 _NO_MAPPINGS: Array = np.zeros((0, 4), dtype=np.uint64)
-_COLUMNS = [name for name in ClockSamples.__slots__ if name not in ("words", "known", "kernel")]
+_COLUMNS = [name for name in ClockSamples.__slots__ if name not in ("words", "known", "kernel", "is_of_clock")]
 _columns_of = attrgetter(*_COLUMNS)
 
 

@@ -42,9 +42,10 @@ LOOK_MIN_NS = 50 * NS_PER_MS  # between looks, while code comes and goes
 class PythonFrames:
     """Puts functions of CPython into stacks, where that is ``wanted``."""
 
-    def __init__(self, objects: Objects, wanted: bool, expected_ns: int = 0) -> None:
-        """``expected_ns``: until when a first interpreter is expected to begin."""
+    def __init__(self, objects: Objects, wanted: bool, interval_ns: int, expected_ns: int = 0) -> None:
+        """``interval_ns``: of the clock; ``expected_ns``: until when a first interpreter is expected to begin."""
         self._wanted = wanted
+        self._interval_ns = interval_ns
         self._expected_ns = expected_ns if wanted else 0
         self._begin_ns = 0  # when that is to be looked at again
         self.made_up = MadeUp(MADE_UP_FIRST)
@@ -146,7 +147,7 @@ class PythonFrames:
             except OSError:  # it is gone
                 found = ""
             if isinstance(found, cpython.Interpreter):
-                return Process(found, CodePlaces(found), (mapping.start, mapping.end), evaluation)
+                return Process(found, CodePlaces(found), (mapping.start, mapping.end), evaluation, self._interval_ns)
             self._evaluations[epoch.image.number] = evaluation
             if found:
                 self.unread[epoch.image.number] = found

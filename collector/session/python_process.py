@@ -52,10 +52,12 @@ class Run(NamedTuple):
 class Process:
     """A process that has CPython in it."""
 
-    def __init__(self, interpreter: Interpreter, places: CodePlaces, text: tuple[int, int], evaluation: Array) -> None:
+    def __init__(self, interpreter: Interpreter, places: CodePlaces, text: tuple[int, int], evaluation: Array,
+                 interval_ns: int = 0) -> None:
         """``text``: where the interpreter's own code is; ``evaluation``: stretches (k, 2) of the function that carries
-        out frames."""
+        out frames; ``interval_ns`` of the clock."""
         self.interpreter = interpreter
+        self._interval_ns = interval_ns
         self.text = text
         self.evaluation = evaluation
         self.runtime = interpreter.symbols[b"_PyRuntime"]
@@ -185,6 +187,16 @@ class Process:
         for tid in distinct(tids).tolist():
             mine = tids == tid
             found[mine] = self.looks_of(tid).moments(times[mine])
+        return found
+
+    def looks_within(self, tids: Array, times: Array) -> Array:
+        """How many looks (n,) come in the time that clock samples of threads, in order of time, stand for."""
+        found = np.zeros(len(tids))
+        for tid in distinct(tids).tolist():
+            mine = indices(tids == tid)
+            gaps = self.looks_of(tid).gaps(times[mine])
+            own_ns = np.diff(times[mine], prepend=times[mine[0]] - self._interval_ns)
+            found[mine] = np.minimum(own_ns, self._interval_ns) / np.where(gaps, gaps, np.inf)
         return found
 
     def used(self) -> Array | None:

@@ -69,13 +69,17 @@ def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: F
         counts[mark] += n
     which_run = np.repeat(np.array(first_runs)[kind], size) + number
     code, ahead = np.array(runs.own, np.uint64)[which_run].T
-    word = _of_instructions(process, found)
+    is_of_clock = np.zeros(len(mine), np.bool_) if samples.is_of_clock is None else samples.is_of_clock[mine]
+    n_looks = np.zeros(len(mine))
+    n_looks[is_of_clock] = process.looks_within(tids[is_of_clock], times[is_of_clock])
+    word = _of_instructions(process, found, np.repeat(n_looks, size), np.repeat(~is_of_clock, size))
     exact = np.where((code == found.code) & (code != 0) & (word != 0), word + ahead, np.uint64(0))
     return Inserted(place.row, depth, which_run, runs.addresses, exact, (number == 0) & np.repeat(waits, size))
 
 
-def _of_instructions(process: Process, found: Found) -> Array:
-    """The words (k,) that evaluations are known by, each moved to where its instruction is; 0: it tells none."""
+def _of_instructions(process: Process, found: Found, n_looks: Array, has_left: Array) -> Array:
+    """The words (k,) that evaluations are known by, each moved to where its instruction is; 0: it tells none. See
+    Steps.led."""
     interpreter, steps = process.interpreter, process.steps
     if not interpreter.layout.has_inlined_calls:
         return found.word
@@ -83,13 +87,13 @@ def _of_instructions(process: Process, found: Found) -> Array:
     asked = indices(np.isin(found.code, np.array(list(interpreter.codes), np.uint64)))
     if not len(asked):
         return words
-    _, first, which, n = np.unique(mixed(words[asked]) + found.code[asked], return_index=True, return_inverse=True,
-                                   return_counts=True)
+    _, first, which = np.unique(mixed(words[asked]) + found.code[asked], return_index=True, return_inverse=True)
     different = words[asked[first]]
     places = [(code, word - interpreter.codes[code].bytecode)
               for code, word in zip(found.code[asked[first]].tolist(), different.tolist(), strict=True)]
-    for place, n_words in zip(places, n.tolist(), strict=True):
-        steps.led(*place, n_words)
+    sums = [np.bincount(which, column[asked]).tolist() for column in (n_looks, has_left)]
+    for (code, offset), its_looks, n_left in zip(places, *sums, strict=True):
+        steps.led(code, offset, its_looks, n_left > 0)
     behind = np.array([UNIT * steps.is_behind(*place, process.line_starts(place[0])) for place in places], np.uint64)
     # Later versions note in frames where they are only where that may be asked for, and looks have that.
     is_old = np.array([interpreter.layout.version < (3, 14) and steps.is_old(*place) for place in places])

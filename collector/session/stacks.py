@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -187,8 +188,9 @@ class Stacks:
         if not some:
             return None
         samples = joined(some)
-        frames = unwound(samples, self._model, self._world.frames)
         n_clock = 0 if batch.clock is None else len(batch.clock.time_ns)
+        samples = replace(samples, is_of_clock=np.arange(len(samples.time_ns)) < n_clock)
+        frames = unwound(samples, self._model, self._world.frames)
         n_samples = n_clock + (0 if leaving is None else len(leaving.samples.time_ns))
         return Parts(frames[:n_samples], n_clock, frames[n_samples:], samples.time_ns[:n_samples], leaving)
 

@@ -885,6 +885,17 @@ def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -
     assert (which >= 0).tolist() == [True, False, True, False]
 
 
+def test_clock_samples_stand_for_as_many_looks_as_come_in_their_time(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    ms = 1_000_000
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64), 10 * ms)
+    for time_ms in (0, 50, 450):
+        process.looks_of(7).add(time_ms * ms, ((C, B, A),))
+    tids, times = np.array([7, 7, 8, 7, 7, 7, 7]), np.array([-5, 5, 20, 30, 32, 400, 460]) * ms
+    assert process.looks_within(tids, times).round(4).tolist() == [0, 0.2, 0, 0.2, 0.04, 0.025, 0]
+
+
 def test_looks_get_rare_while_they_tell_nothing_new(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
@@ -936,11 +947,11 @@ def test_a_place_that_a_look_has_met_amid_a_call_is_one(target: Target) -> None:
 def test_samples_are_wanted_until_an_interpreter_has_begun(wanted: bool) -> None:
     """They tell of it, and it may live shortly."""
     begin_ns = time.monotonic_ns()
-    frames = PythonFrames(Objects(Tables()), wanted, begin_ns + 10**10)
+    frames = PythonFrames(Objects(Tables()), wanted, 0, begin_ns + 10**10)
     assert (frames.due_ns <= begin_ns) == wanted
     assert frames.look() == wanted
     assert frames.due_ns == NEVER_NS if not wanted else begin_ns < frames.due_ns < time.monotonic_ns() + 10**8
-    late = PythonFrames(Objects(Tables()), wanted, begin_ns)
+    late = PythonFrames(Objects(Tables()), wanted, 0, begin_ns)
     assert not late.look()
     assert late.due_ns == NEVER_NS
 
