@@ -19,7 +19,7 @@ from collector.runtimes.places_cpython import CodePlaces
 from collector.runtimes.steps_cpython import Steps
 from collector.runtimes.ways_cpython import Ways
 from collector.session.python import LOOK_MIN_NS
-from collector.session.python_evaluations import PLACES, Place
+from collector.session.python_evaluations import PLACES, Place, mixed
 from collector.session.schedule import DRAIN_PERIOD_NS
 
 # Between looks: so long that some samples come.
@@ -35,6 +35,7 @@ _THREADS_AT_ONCE = 32
 _FRAMES_MAX = 1 << 16
 # Words at all places are looked at until those of so many evaluations were, and in one of so many batches.
 _SCANNED, _SCANNED_EVERY = 500, 8
+_DOUBT = 1.6  # so many words at each place are taken to be right, and so many wrong, before there is any
 
 
 class Run(NamedTuple):
@@ -82,8 +83,8 @@ class Process:
         self._line_starts: dict[int, list[int]] = {}  # by number of the code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
-        self._n_right: Array = np.zeros(PLACES, np.int64)
-        self._n_wrong: Array = np.zeros(PLACES, np.int64)
+        self._n_right: Array = np.zeros(PLACES)
+        self._n_wrong: Array = np.zeros(PLACES)
         self._used: Array = np.zeros(PLACES, np.bool_)  # places at which words have led to code, or were frames
         self._n_scanned = self._n_batches = 0
         self._met: set[int] = set()  # addresses of frames
@@ -237,15 +238,18 @@ class Process:
         self._used |= np.bincount(places, minlength=PLACES) > 0
         self._n_scanned += n
 
-    def learn(self, places: Array, is_right: Array) -> None:
-        """Words at places (h,) led to code that was carried out just then, or to other code."""
-        self._n_right += np.bincount(places[is_right], minlength=PLACES)
-        self._n_wrong += np.bincount(places[~is_right], minlength=PLACES)
+    def learn(self, places: Array, codes: Array, truth: Array) -> None:
+        """Words at places (h,) led to code in a batch when ``truth`` (h,) was carried out. All at one place amid the
+        same code count as one: they may be of one moment."""
+        _, which, n_alike = np.unique(mixed(truth) + places.astype(np.uint64), return_inverse=True, return_counts=True)
+        weights, is_right = 1 / n_alike[which], codes == truth
+        self._n_right += np.bincount(places[is_right], weights[is_right], PLACES)
+        self._n_wrong += np.bincount(places[~is_right], weights[~is_right], PLACES)
 
     def reliability(self, places: Array) -> Array:
         """How often words at places (h,) lead to what is carried out, of those that lead to code at all."""
         right, wrong = self._n_right[places], self._n_wrong[places]
-        found: Array = (right + 0.5) / (right + wrong + 1.0)
+        found: Array = (right + _DOUBT) / (right + wrong + 2 * _DOUBT)
         return found
 
     @property

@@ -203,7 +203,7 @@ def _reliable(process: Process, places: Array, part: Array, codes: Array, truth:
     to the beginning of the code, and so says little of the place in it.
     """
     is_known = (truth[part] != 0) & (codes != NOT_PROVEN)
-    process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
+    process.learn(places[is_known], codes[is_known], truth[part[is_known]])
     reliability = process.reliability(places)
     believed = _believed(part, codes, reliability, len(truth))
     says = reliability >= _SELDOM

@@ -1013,8 +1013,9 @@ def test_words_at_places_that_are_hardly_ever_right_say_nothing(target: Target) 
     assert isinstance(interpreter, Interpreter)
     process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
     old, own, new = 36, 40, 50
-    process.learn(np.full(100, old), np.zeros(100, np.bool_))
-    process.learn(np.full(100, own), np.arange(100) < 60)
+    of_100 = np.arange(100, dtype=np.uint64)
+    process.learn(np.full(100, old), of_100 + np.uint64(1), of_100)
+    process.learn(np.full(100, own), of_100 + (of_100 >= np.uint64(60)), of_100)
     caller, callee = 7, 9
 
     def believed(*words: tuple[int, int]) -> list[tuple[int, int]]:
@@ -1028,6 +1029,31 @@ def test_words_at_places_that_are_hardly_ever_right_say_nothing(target: Target) 
     assert believed((old, caller), (own, callee)) == [(own, callee)]
     assert believed((old, callee), (own, callee)) == [(own, callee), (old, callee)]
     assert believed((old, caller), (new, callee), (own, caller)) == [(own, caller), (new, callee)]
+
+
+def test_which_words_are_right_is_not_learnt_from_one_moment(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    places, drawn = np.array([36, 40]), np.random.default_rng(3)
+    is_right = drawn.random((40, 2)) < (0.5, 0.95)
+    assert is_right.tolist()[:3] == [[True, True], [False, True], [True, True]]
+
+    def believed(truth: int, n_samples: int, are_right: tuple[bool, bool]) -> set[int]:
+        """At which places words of samples of one moment are that lead to this code, or to another one."""
+        codes = np.where(are_right, np.uint64(truth), np.uint64(99))
+        part = np.repeat(np.arange(n_samples), 2)
+        told = np.full(n_samples, truth, np.uint64)
+        kept = _reliable(process, np.tile(places, n_samples), part, np.tile(codes, n_samples), told, part < 0)
+        return set(np.tile(places, n_samples)[kept].tolist())
+
+    assert believed(1, 20, (True, False)) == {36, 40}  # by chance
+    for truth, (first, second) in enumerate(is_right.tolist()[:3], 2):
+        believed(truth, 20, (first, second))
+    assert believed(6, 1, (True, False)) == {36, 40}
+    for truth, (first, second) in enumerate(is_right.tolist(), 7):
+        believed(truth, 20, (first, second))
+    assert believed(50, 1, (False, True)) == {40}
 
 
 def test_of_evaluations_with_the_same_words_one_is_searched() -> None:
