@@ -29,6 +29,8 @@ from collector.runtimes.code import NAME_MAX, Code, is_sound
 _TEXT_MAX = 1 << 20  # bytes of one function's code that are kept
 _RECORD_MAX = 1 << 26  # bytes
 _TIME_END_NS = 1 << 62
+# V8 and Dart tell lines so many bytes too high, since `perf inject` puts code behind the header of an ELF file.
+_ELF_HEADER = 0x40
 
 
 class Jitdump:
@@ -40,6 +42,7 @@ class Jitdump:
         self._rest = b""
         self._has_times: bool | None = None  # None: the head has not come yet
         self._lines: tuple[int, bytes, tuple[tuple[int, int], ...]] = 0, b"", ()  # of the code to come: its address
+        self._lines_ahead = _ELF_HEADER  # as long as no line is told below that
         self._loaded: dict[int, Code] = {}  # by index, for when it moves
 
     def feed(self, data: bytes, since_ns: int) -> list[Code]:
@@ -94,7 +97,10 @@ class Jitdump:
         if not is_sound(start, size, name[:NAME_MAX]):
             self.n_skipped += 1
             return []
-        own = tuple((offset - start, line) for offset, line in lines if 0 <= offset - start < size)
+        if address == start and lines and lines[0][0] < start + _ELF_HEADER:
+            self._lines_ahead = 0
+        begin = start + self._lines_ahead
+        own = tuple((offset - begin, line) for offset, line in lines if 0 <= offset - begin < size)
         is_own = address == start and bool(own)
         code = Code(start, size, name[:NAME_MAX], time_ns, text[:size] if size <= _TEXT_MAX else b"",
                     source if is_own else b"", own if is_own else ())

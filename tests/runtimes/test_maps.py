@@ -75,6 +75,18 @@ def test_a_jitdump_damaged_at_every_byte_gives_no_exception() -> None:
             Jitdump().feed(DUMP[:at] + bytes([value]) + DUMP[at + 1:], 1)
 
 
+def test_lines_that_are_told_behind_the_header_of_an_elf_file_are_moved_back() -> None:
+    """As V8 and Dart tell them; others have lines at the beginning of code, or did in earlier code."""
+    told = [(0x1000 + at, line, b"a.js") for line, at in enumerate((0, 0x20, 0x80, 0xe0), 1)]
+    ahead = [(at + 0x40, line, name) for at, line, name in told]
+    code = load(50, 0x1000, b"f", bytes(0x100), 1)
+    first, = Jitdump().feed(head() + lines(0x1000, told) + code, 1)
+    assert Jitdump().feed(head() + lines(0x1000, ahead) + code, 1) == [first]
+    assert first.lines == ((0, 1), (0x20, 2), (0x80, 3), (0xe0, 4))
+    late = lines(0x1000, told[2:])
+    assert Jitdump().feed(head() + lines(0x1000, told) + code + late + code, 1)[1].lines == ((0x80, 3), (0xe0, 4))
+
+
 def test_times_of_a_cpu_are_those_of_the_reading() -> None:
     assert [code.since_ns for code in Jitdump().feed(head(flags=1, size=48) + DUMP[HEAD.size:], 33)] == [33, 33, 33]
 
