@@ -22,6 +22,7 @@ UNIT = 2  # bytes: an instruction and its argument, or a cache
 NO_INSTRUCTION = 256  # it is not known
 _MORE_OFTEN = 3
 _ENOUGH = 20  # places
+_BY_CHANCE = 2  # standard deviations: as many fewer come by chance, or more, in one case of fifty
 
 
 class Callers:
@@ -44,7 +45,8 @@ class Callers:
         if n_before < _ENOUGH:
             return np.ones(len(before), np.bool_)
         # Without the place that is asked about, which would speak for itself.
-        other_places = np.maximum(self._before - 1, 0)
-        may: npt.NDArray[np.bool_] = other_places * n_anywhere > _MORE_OFTEN * (self._anywhere + 1) * n_before
+        others = np.maximum(self._before - 1, 0)
+        most = others + _BY_CHANCE * np.sqrt(others) + _BY_CHANCE
+        may: npt.NDArray[np.bool_] = most * n_anywhere > _MORE_OFTEN * (self._anywhere + 1) * n_before
         may[NO_INSTRUCTION] = True
         return may[before]

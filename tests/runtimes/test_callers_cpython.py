@@ -54,7 +54,7 @@ def test_calls_are_told_from_other_places(places: tuple[list[bytes], list[int], 
         callers.add_code(text)
     callers.add_places(np.array(before_calls[:100] + before_any[:n_stray], np.int64))
     assert callers.may_call(np.array(before_calls[100:], np.int64)).mean() > 0.9
-    assert callers.may_call(np.array(before_any[n_stray:], np.int64)).mean() < 0.2
+    assert callers.may_call(np.array(before_any[n_stray:], np.int64)).mean() < 0.25
 
 
 def test_what_cannot_be_told_is_believed(places: tuple[list[bytes], list[int], list[int]]) -> None:
@@ -67,3 +67,16 @@ def test_what_cannot_be_told_is_believed(places: tuple[list[bytes], list[int], l
     callers.add_places(np.array([*before_calls[19:60], *[NO_INSTRUCTION] * 1000], np.int64))
     assert callers.may_call(np.array([NO_INSTRUCTION, *before_any], np.int64)).tolist()[0]
     assert not callers.may_call(np.array(before_any, np.int64)).all()
+
+
+@pytest.mark.parametrize("n_places", [20, 50, 200, 1000])
+def test_an_instruction_is_hardly_ever_told_not_to_call_by_chance(n_places: int) -> None:
+    """One that is two of a hundred of the code, and one of ten that call."""
+    drawn = np.random.default_rng(1)
+    rare, other, n_wrong = 10, 20, 0
+    for _ in range(300):
+        callers = Callers()
+        callers.add_code(bytes([rare, 0] * 200 + [other, 0] * 9800))
+        callers.add_places(np.where(drawn.random(n_places) < 0.1, rare, other))
+        n_wrong += not callers.may_call(np.array([rare]))[0]
+    assert n_wrong <= 15

@@ -935,7 +935,7 @@ def test_a_place_that_a_look_has_met_amid_a_call_is_one(target: Target) -> None:
     worker, = interpreter.chains([interpreter.threads()[target.tids[1]]])
     assert worker is not None
     loop, = (frame for activation in worker for frame in activation if interpreter.codes[frame.code].name == b"work")
-    interpreter.callers.add_places(np.full(100, dis.opmap["CALL"]))
+    interpreter.callers.add_places(np.full(1000, dis.opmap["CALL"]))
     codes, words = [loop.code] * 2, [loop.offset + UNIT, loop.offset + 2 * UNIT]
     assert process.may_have_called(codes, words).tolist() == [False, False]
     process.sampled(np.array(target.tids), np.array([1, 2]))
