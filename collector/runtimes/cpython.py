@@ -40,7 +40,7 @@ _TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _ANOTHER_PROGRAM = (0, 0)  # its version: other things lie where the interpreter's did
 _DEPTH_MAX = 1024
 _THREADS_MAX, _INTERPRETERS_MAX = 4096, 64
-_STRING_MAX, _TABLE_MAX, _BYTECODE_MAX, _TEXT_MAX = 4096, 1 << 18, 1 << 24, 1 << 16
+_STRING_MAX, _TABLE_MAX, _SIZE_MAX, _TEXT_MAX = 4096, 1 << 18, 1 << 24, 1 << 16
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
 _VAIN_MAX = 1 << 18
@@ -456,7 +456,7 @@ class Interpreter:
             return {}
         names = self._strings({_word(head, at) for head in heads.values()
                                for at in (layout.code_file, layout.code_name)}, read)
-        tables = _bytes({_word(head, layout.code_lines) for head in heads.values()}, _TABLE_MAX, read)
+        tables = _bytes({_word(head, layout.code_lines) for head in heads.values()}, read)
         sizes = {} if layout.has_inlined_calls else _sizes(
             {_word(head, layout.bytecode) for head in heads.values()}, read)
         found = {}
@@ -469,31 +469,33 @@ class Interpreter:
                 bytecode = _word(head, layout.bytecode) + 32
                 size = sizes.get(bytecode - 32, 0)
             first_line = _word(head, layout.code_first_line) & 0xFFFF_FFFF
-            if file is None or not name or table is None or not 0 < size <= _BYTECODE_MAX or first_line >= 1 << 31:
+            if file is None or not name or table is None or not 0 < size <= _SIZE_MAX or first_line >= 1 << 31:
                 continue
             found[address] = CodeObject(address, bytecode, size, name, file, first_line, table, self._identity(head))
         return found
 
     def _strings(self, addresses: Iterable[int], read: Read) -> dict[int, bytes]:
-        """The text of string objects, as UTF-8; what is none, or too long, is left out."""
+        """The text of string objects, as UTF-8, or the beginning of a long one; what is none is left out."""
         asked = [address for address in addresses if _is_address(address)]
         heads = zip(asked, read(asked, [40] * len(asked)), strict=True)
-        places: dict[int, tuple[int, int, int]] = {}  # where the characters are, how many bytes, of which size
+        # Where the characters are, how many bytes, of which size, and how many zeros behind them are among them.
+        places: dict[int, tuple[int, int, int, int]] = {}
         for address, head in heads:
             if len(head) < 40 or not _is_alive(head) or _word(head, 8) != self.symbols[b"PyUnicode_Type"][0]:
                 continue
             length, state = _word(head, 16), _word(head, 32) & 0xFF
             kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
-            if kind in _KINDS and is_compact and length <= _STRING_MAX:
+            if kind in _KINDS and is_compact and length <= _SIZE_MAX:
                 begin = address + (self.layout.ascii_size if is_ascii else self.layout.compact_size)
-                places[address] = begin, (length + 1) * kind, kind
-        contents = read(*_columns([(begin, size) for begin, size, _ in places.values()]))
-        texts = {address: content.decode(_KINDS[kind], "replace")
-                 for (address, (_, size, kind)), content in zip(places.items(), contents, strict=True)
+                places[address] = begin, min(length + 1, _STRING_MAX) * kind, kind, int(length < _STRING_MAX)
+        contents = read(*_columns([(begin, size) for begin, size, *_ in places.values()]))
+        texts = {address: (content.decode(_KINDS[kind], "replace"), n_zeros)
+                 for (address, (_, size, kind, n_zeros)), content in zip(places.items(), contents, strict=True)
                  if len(content) == size}
         # A zero stands behind each: what has it elsewhere, or has none, is not as long as it was said to be.
-        return {address: text[:-1].encode("utf-8", "surrogatepass") for address, text in texts.items()
-                if text.find("\0") == len(text) - 1}
+        return {address: text[:len(text) - n_zeros].encode("utf-8", "surrogatepass")
+                for address, (text, n_zeros) in texts.items() if "\0" not in text[:len(text) - n_zeros]
+                and text.endswith("\0" * n_zeros)}
 
     def _word(self, address: int) -> int:
         (content,) = self._read([address], [8])
@@ -600,9 +602,10 @@ def _sizes(addresses: Iterable[int], read: Read) -> dict[int, int]:
     return {address: _word(head, 16) for address, head in heads if len(head) == _HEAD_SIZE and _is_alive(head)}
 
 
-def _bytes(addresses: Iterable[int], most: int, read: Read) -> dict[int, bytes]:
-    """What is in bytes objects that have ``most`` bytes or fewer."""
-    sizes = {address: size for address, size in _sizes(addresses, read).items() if size <= most}
+def _bytes(addresses: Iterable[int], read: Read) -> dict[int, bytes]:
+    """What is in bytes objects; nothing of those that are long."""
+    sizes = {address: size if size <= _TABLE_MAX else 0 for address, size in _sizes(addresses, read).items()
+             if size <= _SIZE_MAX}
     contents = read(*_columns([(address + 32, size) for address, size in sizes.items()]))
     return {address: content for (address, size), content in zip(sizes.items(), contents, strict=True)
             if len(content) == size}

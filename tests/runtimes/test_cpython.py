@@ -127,6 +127,33 @@ def _waiting(python: str, program: str) -> Iterator[tuple[Target, Interpreter]]:
             process.kill()
 
 
+LONG = """
+import time
+def wait():
+    print("ready", flush=True)
+    time.sleep(86_400)
+def long(): wait()
+table = "co_linetable" if hasattr(long.__code__, "co_linetable") else "co_lnotab"
+names = dict.fromkeys(["co_name", *(["co_qualname"] if hasattr(long.__code__, "co_qualname") else [])], "n" * 5000)
+long.__code__ = long.__code__.replace(**{table: getattr(long.__code__, table) + bytes(300_000)}, **names)
+long()
+"""
+
+
+@pytest.mark.parametrize("python", VERSIONS)
+def test_what_is_long_of_code_hides_no_thread(python: str) -> None:
+    """The lines of a module with thousands of statements, a name that a program has made."""
+    with _waiting(python, LONG) as (_, interpreter):
+        (state,) = interpreter.threads().values()
+        (chain,) = interpreter.chains([state])
+        assert chain is not None
+        first, long, wait = _names(interpreter, chain)
+        assert (first, long, wait) == ("<module>", "n" * 4096, "wait")
+        of_long, = (frame.code for activation in chain for frame in activation
+                    if len(interpreter.codes[frame.code].name) > 10)
+        assert interpreter.lines(of_long) == ()
+
+
 CLASS = """
 import time
 class Thing:
