@@ -90,6 +90,8 @@ class Looks:
         # Which functions the chains have, wherever in them they are: there are few, and what is asked depends on that.
         self._kinds: list[int] = []  # of each look, which of the following it has
         self._still: list[bool] = []  # of each look, whether the thread was at the same instructions in the one before
+        self._left: list[bool] = []  # of each look, whether the thread has carried out nothing since the one before
+        self._has_left = False  # since the last one
         self._shapes: list[Shape] = []
         self._numbers: dict[Shape, int] = {}
         self._looks_of: list[list[int]] = []  # of each shape
@@ -113,6 +115,8 @@ class Looks:
         if len(self._times) > _KEPT_MAX and self._times[-_KEPT] < time_ns - _KEPT_NS:
             self._forget()
         self._times.append(time_ns)
+        self._left.append(self._has_left)
+        self._has_left = False
         is_surprise = self._note(chain)
         self._asked.clear()
         self._anchors.clear()
@@ -123,16 +127,21 @@ class Looks:
         self._arrays = None
         return is_surprise
 
+    def add_nothing(self) -> None:
+        """One more, in which the thread carried out nothing: what it had carried out it has left."""
+        self._has_left = True
+
     def _forget(self) -> None:
         """Of old looks but the last ones with functions that no later one has are kept: what is carried out seldom."""
-        times, chains, kinds = list(self._times), list(self._chains), list(self._kinds)
+        times, chains, kinds, left = list(self._times), list(self._chains), list(self._kinds), list(self._left)
         last = {kind: look for look, kind in enumerate(kinds)}  # of each kind
         seldom = sorted(look for look in last.values() if look < len(kinds) - _KEPT)[-_KEPT:]
-        for kept in (self._times, self._chains, self._kinds, self._still, self._shapes, self._numbers, self._looks_of,
-                     self._times_of, self._best, self._common, self._callers):
+        for kept in (self._times, self._chains, self._kinds, self._still, self._left, self._shapes, self._numbers,
+                     self._looks_of, self._times_of, self._best, self._common, self._callers):
             kept.clear()
         for look in (*seldom, *range(len(kinds) - _KEPT, len(kinds))):
             self._times.append(times[look])
+            self._left.append(left[look])
             self._note(chains[look])
 
     def _note(self, chain: Chain) -> bool:
@@ -181,6 +190,7 @@ class Looks:
         is_certain = (near == after) & (kinds[near] == kinds[near - 1])
         # Who comes back to the same functions has been elsewhere meanwhile, if looks are far apart.
         is_certain &= (looks[near] - looks[near - 1] <= _NEAR_NS) | np.array(self._still)[near]
+        is_certain &= ~np.array(self._left)[near]
         _, first = np.unique(kinds, return_index=True)
         return np.where(is_certain, first[kinds[near]], -1), self._chains
 
@@ -314,8 +324,9 @@ class Looks:
         key = look, after
         found = self._lasting_near.get(key)
         if found is None:
-            found = min(self._in_common(look, after - 1), self._in_common(look, after),
-                        _in_common(self._chains[after - 1], self._chains[after]))
+            found = 0 if self._left[after] else min(
+                self._in_common(look, after - 1), self._in_common(look, after),
+                _in_common(self._chains[after - 1], self._chains[after]))
             self._lasting_near[key] = found
         return found
 

@@ -128,6 +128,8 @@ class Process:
                 self._note_places(chain)
             elif chain is None:
                 self.states.pop(tid, None)
+            elif tid in self.looks:
+                self.looks[tid].add_nothing()
         is_changed, self._n_changes = self._n_changes != self.interpreter.n_changes, self.interpreter.n_changes
         is_changed |= self.interpreter.has_new_threads
         if surprises:

@@ -912,6 +912,43 @@ def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -
     assert (which >= 0).tolist() == [True, False, True, False]
 
 
+def test_what_a_thread_had_left_between_two_looks_is_torn() -> None:
+    """One of a library that calls Python now and then: it carried out nothing in a look between."""
+    looks = Looks()
+    for time_ns in (10, 20):
+        looks.add(time_ns, ((C, A),))
+    looks.add_nothing()
+    looks.add(30, ((C, A),))
+    assert [told.marks for at in (15, 25) for told in looks.told((anchor(C),), at)] == [(VERIFIED, VERIFIED),
+                                                                                   (VERIFIED, TORN)]
+    assert (looks.certain(np.array([15, 25]))[0] >= 0).tolist() == [True, False]
+
+
+def test_a_thread_that_carries_out_nothing_in_a_look_has_left_what_it_did(target: Target) -> None:
+    tid = target.tids[1]
+    without_frame: set[int] = set()  # states
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        begin = interpreter.layout.frame
+        return [content[:begin] + bytes(8) + content[begin + 8:] if address in without_frame else content
+                for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
+
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    state = interpreter.threads()[tid]
+    interpreter = Interpreter(interpreter.layout, interpreter.symbols, read)
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process.lately, times = list(target.tids), []
+    for left in ((), (), (state,), ()):
+        without_frame.clear()
+        without_frame.update(left)
+        process.look()
+        times.append(time.monotonic_ns())
+    which, chains = process.looks_of(tid).certain(np.array(times[:3:2]))
+    assert len(chains) == 3
+    assert (which >= 0).tolist() == [True, False]
+
+
 def test_clock_samples_stand_for_as_many_looks_as_come_in_their_time(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
