@@ -9,9 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import Array
-from collector.session.placing import Frames
+from collector.experiment.frames import DEPTH_MAX
+from collector.session.placing import TRUNCATED_MARK, Frames
+from collector.unwind.batch import Stop
 
+# What a packet has room for, but for the kernel's part: its stacks have 16 KiB, with KASAN 32, two words a frame.
+_DEPTH_MAX = DEPTH_MAX - 2048
 _MIXERS = np.array([[pow(0x9E3779B97F4A7C15, 2 * i + 1, 1 << 64)] for i in range(8)], np.uint64)
 
 
@@ -67,7 +72,19 @@ def with_managed(places: Sequence[Managed], frames: Frames, *, is_last: bool = F
         for to, of in zip(wide[1:], narrow[1:], strict=True):
             to[row, place] = of[row, depth]
     pcs, sps, fps = wide if not is_last else (wide[0], *np.zeros((2, n, 0), np.uint64))
-    return Frames(pcs, length, frames.stop, sps, fps)
+    return _bounded(Frames(pcs, length, frames.stop, sps, fps))
+
+
+def _bounded(frames: Frames) -> Frames:
+    """Without what is next to the root of stacks that no packet has room for: frames of machine code are limited, but
+    each may have carried out many functions."""
+    rows = indices(frames.length > _DEPTH_MAX)
+    if not len(rows):
+        return frames
+    pcs, sps, fps = (column[:, :_DEPTH_MAX].copy() for column in (frames.pcs, frames.sps, frames.fps))
+    length, stop = np.minimum(frames.length, _DEPTH_MAX), frames.stop.copy()
+    pcs[rows, _DEPTH_MAX - 1], stop[rows] = TRUNCATED_MARK, Stop.DEPTH
+    return Frames(pcs, length, stop, sps, fps)
 
 
 def within(pcs: Array, stretches: Array) -> Array:
