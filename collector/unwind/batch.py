@@ -39,6 +39,7 @@ from collector.unwind.rules import Architecture, Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import (
     ARCHITECTURES,
     FIRST_ORIGIN,
+    HOLE,
     ODD_FALLBACK,
     ODD_FULL,
     ODD_GENERAL,
@@ -80,7 +81,7 @@ class Stop(IntEnum):
     ROOT = 0
     """Call frame information leaves the return address undefined (``_start``, ``clone3``, thread entries), the return
     address is zero, the code is a program's entry without call frame information, or, in code without it, the frame
-    pointer is zero."""
+    pointer is zero and no word of the stack follows a call."""
     TRUNCATED = 1
     """The frame lies behind the end of the copy: a larger copy would show more."""
     NO_MAP = 2
@@ -348,7 +349,6 @@ class _Wave:
         self.memory = memory.subset(which)
         columns = np.array(view.columns)[:, None]
         self.regs = stacks.regs[which, columns]
-        self.searches = stacks.known is not None
         self.judges: dict[int, _Judge] = {}  # by space
         if stacks.known is not None:
             self.regs[(stacks.known[which] >> columns.astype(np.uint64)) & _ONE == 0] = _UNKNOWN
@@ -383,7 +383,7 @@ class _Wave:
         view = self.view
         number = self.tables.rules_at(self.line)
         odd = view.odd.take(number)
-        if self.searches:
+        if (self.regs[_FP] == _UNKNOWN).any():
             self.search_frame_pointers(number)
         is_plain = not odd.any()
         if not is_plain and not view.is_full and (odd & ODD_FULL).any():
@@ -509,10 +509,11 @@ class _Wave:
             self.without_rules(step, which)
 
     def has_link(self, step: _Step, which: I64) -> Bools:
-        """Which callers (n,) have a link at their frame pointer, from which their own caller has been read as a hole's
-        plain rule has it: most frames of code that is made at run time."""
+        """Which callers (n,) of code without a file have a link at their frame pointer, from which their own caller has
+        been read as a hole's plain rule has it: most frames of code that is made at run time."""
         return_address = step.new[_IP].take(which)
         found: Bools = (return_address != _UNKNOWN) & (self.regs[_FP].take(which) >= self.regs[_SP].take(which))
+        found &= self.line.take(which) < FIRST_ORIGIN
         found &= ~self.exact.take(which)
         some = indices(found)
         found[some] = self.code.grade(return_address[some], self.space_key[which[some]]) != frame_pointer.NOT_CODE
@@ -529,6 +530,7 @@ class _Wave:
                      for place, is_leaf in zip(line.tolist(), leaf.tolist(), strict=True)]
         sp, fp = self.regs[_SP][which], self.regs[_FP][which]
         found = frame_pointer.step(memory, sp, fp, leaf, hints, lambda words: self.code.grade(words, key))
+        self.look_further(found, which)
         step.new[:, which] = _UNKNOWN
         step.new[_SP, which] = found.cfa
         step.new[_IP, which] = np.where(found.ok, found.return_address, _UNKNOWN)
@@ -536,13 +538,70 @@ class _Wave:
         step.rises[which] = found.cfa > sp
         lost = indices(~found.ok)
         if len(lost):
-            memory, fp, is_root = memory.subset(lost), fp[lost], found.is_root[lost]
-            beyond = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
-            beyond &= fp < memory.low + frame_pointer.NEAR
-            cut = np.where(beyond, np.int8(Stop.TRUNCATED), np.int8(Stop.NO_RULE))
+            is_root = found.is_root[lost]
+            for k in indices(~is_root & (fp[lost] == 0)).tolist():
+                i = int(which[lost[k]])
+                is_root[k] = not frame_pointer.may_go_on(self.memory, i, int(sp[lost[k]]),
+                                                         self.judge_of(self.space_key[i]))
+            cut = np.where(self.is_beyond(which[lost]), np.int8(Stop.TRUNCATED), np.int8(Stop.NO_RULE))
             step.reason[which[lost]] = np.where(is_root, np.int8(Stop.ROOT), cut)  # type: ignore[index]
             self.tables.counters.fallback_failures += int((~is_root).sum())
         self.tables.counters.fallback_frames += len(which) - len(lost)
+
+    def look_further(self, found: frame_pointer.Step, which: I64) -> None:
+        """Callers of code in files that no chain leads to, or one leads past: the words of the stack tell some."""
+        size = np.uint64(self.memory.word_size)
+        fp, beyond = self.regs[_FP].take(which), self.is_beyond(which)
+        chained = found.ok & (found.cfa == fp + size + size)
+        asked = (self.line.take(which) >= FIRST_ORIGIN) & ~found.is_root & (chained | ~found.ok)
+        for k in indices(asked).tolist():
+            i, link = int(which[k]), int(fp[k]) if chained[k] or beyond[k] else None
+            makes_none = self.tables.makes_no_frame(int(self.line[i]))
+            if chained[k] and not (makes_none and self.is_led_past(i, int(found.return_address[k]))):
+                continue
+            caller = self.called_from(i, link) if makes_none else None
+            if caller is None and not beyond[k]:
+                caller = self.searched(i, keeps_fp=makes_none)
+            found.ok[k] = caller is not None
+            if caller is not None:
+                at, found.fp[k] = caller
+                found.cfa[k], found.return_address[k] = at + int(size), self.memory.column(i, at, 1)[0]
+
+    def is_led_past(self, i: int, return_address: int) -> bool:
+        """Whether the call before a return address has led elsewhere than to the function of a frame."""
+        return self.judge_of(self.space_key[i]).call_between(return_address, int(self.pc[i])) == Call.IMPOSSIBLE
+
+    def called_from(self, i: int, link: int | None) -> tuple[int, int] | None:
+        """Where the return address of a function without a frame lies, if a word is known to be that, and its caller's
+        frame pointer. ``link``: a frame pointer that seems to be one."""
+        sp, judge = int(self.regs[_SP, i]), self.judge_of(self.space_key[i])
+        at = frame_pointer.called_from(self.memory, i, sp, int(self.pc[i]), judge, link)
+        if at is None:
+            return None
+        self.note(i, Proof.PROVEN)
+        return at, UNKNOWN if link is None else link
+
+    def searched(self, i: int, *, keeps_fp: bool) -> tuple[int, int] | None:
+        """The same by a search; ``keeps_fp``: what lies below the return address is not the caller's frame pointer."""
+        self.tables.counters.frame_chain_searches += 1
+        sp, judge = int(self.regs[_SP, i]), self.judge_of(self.space_key[i])
+        found = frame_pointer.search(self.memory, i, sp, int(self.pc[i]), judge)
+        if found is None:
+            return None
+        self.note(i, Proof.PROVEN if found.is_proven else Proof.UNPROVEN)
+        fp = UNKNOWN if keeps_fp else int(self.memory.column(i, found.fp, 1)[0])
+        return found.fp + self.memory.word_size, fp
+
+    def note(self, i: int, proof: Proof) -> None:
+        """What a stack is worth by now."""
+        self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
+
+    def is_beyond(self, which: I64) -> Bools:
+        """Whose frame pointer (n,) leads to what has not been copied of the stack."""
+        memory, fp = self.memory.subset(which), self.regs[_FP].take(which)
+        beyond: Bools = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
+        beyond &= fp < memory.low + frame_pointer.NEAR
+        return beyond
 
     def general(self, step: _Step, rule: Rule, which: I64) -> None:
         """All equations of ``rules.py`` for the samples ``which``, which have this rule in common."""
@@ -569,6 +628,8 @@ class _Wave:
         """Frames that are found by a frame pointer that nobody knows: search for it in the stack."""
         needed = (self.view.cfa_column[number] == self.view.column_of[self.code.arch.fp])
         for i in indices(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
+            if number[i] == HOLE and self.tables.makes_no_frame(int(self.line[i])):
+                continue  # see ``look_further``
             self.tables.counters.frame_chain_searches += 1
             judge = self.judge_of(self.space_key[i])
             sp, pc = int(self.regs[_SP, i]), int(self.pc[i])
@@ -578,8 +639,7 @@ class _Wave:
                                  and frame_pointer.returns_at_sp(self.memory, i, sp, pc, judge)):
                 continue  # code of which nothing is known, at its first instruction as it seems
             self.regs[_FP, i] = found.fp
-            proof = Proof.PROVEN if found.is_proven else Proof.UNPROVEN
-            self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
+            self.note(i, Proof.PROVEN if found.is_proven else Proof.UNPROVEN)
 
     def judge_of(self, space_key: Any) -> _Judge:
         """The one of a space, for all searches of the wave."""

@@ -9,7 +9,12 @@ Code built with frame pointers keeps a chain in the stack, each link two words::
 A link is believed only if it lies at or above the stack pointer (so the chain rises), is aligned, lies in the copied
 stack, and its return address follows a call instruction, is the trampoline that a signal handler returns to, or lies
 in executable memory that has no file to look into.
-A frame pointer of zero ends the chain.
+A frame pointer of zero ends the chain, if nothing behind it in the stack follows a call: code built without frame
+pointers has any value in the register, also zero.
+
+Of a function that is known to make no frame the register points to a link of its caller's, or of one further out: if
+the call before that link's return address has led elsewhere, the chain leads past the caller, which then is told by a
+word whose call has led to the function (``called_from``). Where no chain leads on, one is searched for.
 
 A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is
 (``LeafHint``), or that a thread begins here, and at last a word at the stack pointer that follows a call is believed.
@@ -38,6 +43,7 @@ NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
 
 # How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
 _SEARCH_WORDS = 8192
+_FRAME_WORDS = 512  # of a function that makes no frame for its frame pointer
 _MAX_LINKS = 64
 _ENDS, _BREAKS = -1, -2  # in place of a link: the chain ends well there, or cannot go on
 # A frame pointer that far above another, or above a copy, still belongs to the same stack; above it, to none.
@@ -58,7 +64,8 @@ class Judge(Protocol):
 
 
 class Step(NamedTuple):
-    """The callers of n frames: CFA, return address and frame pointer, all u8 (n,); whether found; whether the root."""
+    """The callers of n frames: CFA, return address and frame pointer, all u8 (n,); whether found; whether a thread
+    begins here."""
 
     cfa: U64
     return_address: U64
@@ -83,7 +90,7 @@ def step(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[LeafH
     word = np.uint64(memory.word_size)
     link, ok = memory.read(np.stack((fp, fp + word)))
     ok = ok[0] & ok[1] & (fp >= sp) & (grade(link[1]) != NOT_CODE)
-    found = Step(fp + word + word, link[1], link[0], ok, fp == 0)
+    found = Step(fp + word + word, link[1], link[0], ok, np.zeros(len(fp), bool))
     if is_leaf.any() or any(hints):
         found = _hinted(memory, sp, fp, is_leaf, hints, grade, found)
     found.is_root[found.ok] = False
@@ -107,7 +114,7 @@ def _hinted(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Le
     here = hinted | plain
     return Step(np.where(here, at + word, chained.cfa), np.where(here, value[0], chained.return_address),
                 np.where(hinted & has_fp, value[1], np.where(here, fp, chained.fp)), (chained.ok & ~may_begin) | here,
-                chained.is_root | may_begin)
+                may_begin)
 
 
 def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found | None:
@@ -131,6 +138,20 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found
         if rank is not None and rank > best_rank:
             best, best_rank = k, rank
     return Found(sp + best * memory.word_size, best_rank[1] and best_rank[2] > 0) if best >= 0 else None
+
+
+def called_from(memory: Memory, sample: int, sp: int, pc: int, judge: Judge, end: int | None) -> int | None:
+    """Where the lowest of the words from sp on lies whose call is known to have led to the function around the pc.
+    ``end``: where its frame ends at the latest, if that is known."""
+    n_words = _FRAME_WORDS if end is None else min(max(end - sp, 0) // memory.word_size, _FRAME_WORDS)
+    words = memory.column(sample, sp, n_words)
+    return next((sp + k * memory.word_size for k in indices(judge.grade(words) == AFTER_CALL).tolist()
+                 if judge.call_between(int(words[k]), pc) > 1), None)
+
+
+def may_go_on(memory: Memory, sample: int, sp: int, judge: Judge) -> bool:
+    """Whether there are words from sp on that follow a call."""
+    return bool((judge.grade(memory.column(sample, sp, _SEARCH_WORDS)) == AFTER_CALL).any())
 
 
 def returns_at_sp(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> bool:

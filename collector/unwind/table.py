@@ -331,6 +331,7 @@ class Tables:
         self.rule = np.full(1, HOLE, np.int64)
         self._call_sites: dict[int, bool] = {}
         self._hints: dict[tuple[int, bool], LeafHint | None] = {}
+        self._frameless: dict[int, bool] = {}  # by place
         self._jumps: dict[tuple[int, int, int], bool] = {}  # by object, function, and where it may jump to
 
     # -- objects
@@ -747,13 +748,16 @@ class Tables:
         return found
 
     def _function_end(self, known: _Object, vaddr: int) -> int:
-        """Where the function that begins at an address ends, by its FDE; the address itself without one."""
+        """Where the function that begins at an address ends, by its FDE or else its symbol; else the address itself."""
         assert known.arch is not None
         for source in self._sources(known):
             rows, begin, end = self._look_up(source, known.arch, vaddr)
             if rows and begin == vaddr:
                 return min(end, vaddr + _JUMPS_MAX)
-        return vaddr
+        index = None if known.symbols is None else known.symbols.at(vaddr)
+        if known.symbols is None or index is None or int(known.symbols.value[index]) != vaddr:
+            return vaddr
+        return vaddr + min(int(known.symbols.size[index]), _JUMPS_MAX)
 
     def _made_call(self, caller: _Object, callee: _Object, line: tuple[int, int], runtime: tuple[int, int]) -> Call:
         """The same of code made at run time that calls another object's: at its address, or by mov r10 and call r10."""
@@ -794,9 +798,23 @@ class Tables:
                 return hint
         if not is_leaf:
             return None
+        return _FRAMELESS if self._begins_without_frame(known, vaddr) else None
+
+    def makes_no_frame(self, pc_line: int) -> bool:
+        """Whether the function around a place is known not to make a frame when it begins."""
+        found = self._frameless.get(pc_line)
+        if found is None:
+            known = self._object_at(pc_line)
+            if known is None or known.arch is None or known.teller is not None:
+                return False
+            vaddr = (pc_line - known.origin) & _MASK
+            found = self._frameless[pc_line] = self._begins_without_frame(known, vaddr)
+        return found
+
+    def _begins_without_frame(self, known: _Object, vaddr: int) -> bool:
+        assert known.arch is not None
         start = self._function_start(known, vaddr)
-        makes_frame = start is None or known.arch.frame_prologue.match(self._text(known, start, 16))
-        return None if makes_frame else _FRAMELESS
+        return start is not None and not known.arch.frame_prologue.match(self._text(known, start, 16))
 
     def _function_start(self, known: _Object, vaddr: int) -> int | None:
         """Where the function begins, by its FDE or else its symbol; symbols are read once, and only if asked here."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from collector.elf import open_object
+from collector.elf import Symbols, open_object
 from collector.unwind import frame_pointer
 from collector.unwind.batch import Frames, Maps, Proof, Stacks, Stop, unwind
 from collector.unwind.frame_pointer import AFTER_CALL, NOT_CODE, Found, Grades
@@ -183,7 +184,8 @@ def test_only_sp_and_pc_are_known(flags: tuple[str, ...], world: Any, gdb_stops:
 
 
 def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], compile_c: Callable[..., Path]) -> None:
-    """The third link is cut: what was found counts as unproven, and no frame is invented."""
+    """The third link is cut: what was found counts as unproven, also what is searched for from there on; where nothing
+    is found, no frame is invented."""
     world.stops = gdb_stops([compile_c("blocked", BLOCKED, "-O0", *NO_CFI)], 1, ["echo"])
     whole = world.unwind()
     stacks = world.stacks()
@@ -195,6 +197,11 @@ def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], c
         at = int(stacks.words[place])
     stacks.words[place] = 0x10
     stacks.known = np.full(1, 1 << RSP | 1 << RIP, np.uint64)
+    frames = unwind(stacks, world.maps(), world.tables)
+    assert pcs_of(frames, 0) == pcs_of(whole, 0)
+    assert frames.proof[0] == Proof.UNPROVEN
+    behind = np.arange((place - int(stacks.base[0] + stacks.first[0])) & int(stacks.mask[0]), int(stacks.n_words[0]))
+    stacks.words[stacks.base[0] + ((stacks.first[0] + behind) & stacks.mask[0])] = 0x10
     frames = unwind(stacks, world.maps(), world.tables)
     found = pcs_of(frames, 0)
     assert 3 <= len(found) < whole.length[0]
@@ -296,6 +303,121 @@ def bare_stops(gdb_stops: Callable[..., Any], compile_c: Callable[..., Path], ne
         return stops[1:]
 
     return collect
+
+
+# Functions of a program without a library; what calls others has a label behind the call.
+WITH_CFI = """
+.globl _start
+.type _start, @function
+_start: .cfi_startproc; .cfi_undefined rip; xor %ebp, %ebp; call main; in_start: hlt; .cfi_endproc
+.size _start, .-_start
+.type other, @function
+other: .cfi_startproc; .cfi_undefined rip; call *%rdx; in_other: hlt; .cfi_endproc
+.size other, .-other
+"""
+WITHOUT_FRAMES = WITH_CFI + """
+.type main, @function
+main: .cfi_startproc; sub $8, %rsp; .cfi_def_cfa_offset 16; call waits; in_main: add $8, %rsp; ret; .cfi_endproc
+.size main, .-main
+.type waits, @function
+waits: sub $24, %rsp; call asks; in_waits: add $24, %rsp; ret
+.size waits, .-waits
+.type asks, @function
+asks: mov $35, %eax; syscall; in_asks: ret
+.size asks, .-asks
+.section .note.GNU-stack
+"""
+LEAF_WITHOUT_FRAME = WITH_CFI + """
+.macro framed name, callee
+.type \\name, @function
+\\name: .cfi_startproc; push %rbp; .cfi_def_cfa_offset 16; .cfi_offset rbp, -16; mov %rsp, %rbp
+.cfi_def_cfa_register rbp; sub $16, %rsp; call \\callee; in_\\name: leave; .cfi_def_cfa rsp, 8; ret; .cfi_endproc
+.size \\name, .-\\name
+.endm
+framed main, calls
+framed calls, asks
+.type asks, @function
+asks: push %rbx; sub $24, %rsp; mov $35, %eax; syscall; in_asks: add $24, %rsp; pop %rbx; ret
+.size asks, .-asks
+.section .note.GNU-stack
+"""
+
+
+@dataclass
+class Program:
+    """A program without a library, and stacks of it that are made by hand."""
+
+    tables: Tables
+    maps: Maps
+    labels: dict[str, int]
+    symbols: Symbols
+
+    @classmethod
+    def of(cls, path: Path, nm: str) -> Program:
+        """Nothing of it has to run."""
+        lines = subprocess.run([nm, path], capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+        load_object, tables = open_object(str(path)), Tables()
+        code = next(load for load in load_object.loads if load.is_executable)
+        bounds = np.array([[code.vaddr], [code.vaddr + code.memory_size], [0]], np.uint64)
+        maps = Maps(np.zeros(1, np.int64), *bounds, np.array([tables.add_object(load_object)]))
+        return cls(tables, maps, {line.split()[2]: int(line.split()[0], 16) for line in lines}, load_object.symbols())
+
+    def unwound(self, words: list[int | str], fp: int, *, is_known: bool = True) -> tuple[list[str], Stop, Proof]:
+        """From ``in_asks`` on with these words, or addresses of labels, from sp on; names of the functions found."""
+        stack = np.zeros(64, np.uint64)
+        stack[:len(words)] = [self.labels[word] if isinstance(word, str) else word for word in words]
+        zero, regs = np.zeros(1, np.int64), np.zeros((1, 17), np.uint64)
+        regs[0, [RIP, RSP, RBP]] = self.labels["in_asks"], STACK, fp
+        stacks = Stacks(zero, regs, stack, zero, zero + 63, zero, regs[:, RSP].copy(), zero + len(words),
+                        None if is_known else np.full(1, 1 << RSP | 1 << RIP, np.uint64))
+        frames = unwind(stacks, self.maps, self.tables)
+        found = [self.symbols.at(pc) for pc in pcs_of(frames, 0)]
+        names = [self.symbols.name(at).decode() if at is not None else "" for at in found]
+        return names, Stop(frames.stop[0]), Proof(frames.proof[0])
+
+
+@pytest.fixture
+def program(need: Callable[[str, str], str], compile_c: Callable[..., Path], tmp_path: Path) -> Callable[..., Program]:
+    """A program of such assembly."""
+
+    def build(source: str) -> Program:
+        (tmp_path / "bare.s").write_text(source)
+        path = compile_c("bare", tmp_path / "bare.s", "-nostdlib", "-static")
+        return Program.of(path, need("nm", "binutils"))
+
+    return build
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["all registers", "sp and pc"])
+@pytest.mark.parametrize("fp", [0, 1, 0x1234])
+def test_code_that_has_another_use_for_the_frame_pointer(fp: int, is_known: bool,
+                                                         program: Callable[..., Program]) -> None:
+    """As it is built with -fomit-frame-pointer, which is zero in it now and then: that is not the end of a chain."""
+    stack: list[int | str] = ["in_waits", 5, 6, 7, "in_main", 9, "in_start"]
+    found = program(WITHOUT_FRAMES).unwound(stack, fp, is_known=is_known)
+    assert found == (["asks", "waits", "main", "_start"], Stop.ROOT, Proof.PROVEN)
+
+
+def test_a_stack_is_whole_where_nothing_behind_it_follows_a_call(program: Callable[..., Program]) -> None:
+    bare = program(WITHOUT_FRAMES)
+    assert bare.unwound(["in_waits", 5, 6, 7, 8, 9], 0) == (["asks", "waits"], Stop.ROOT, Proof.CERTAIN)
+    assert bare.unwound(["in_waits", 5, 6, 7, 8, 9, "in_start"], 0) == (["asks", "waits"], Stop.NO_RULE, Proof.CERTAIN)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["all registers", "sp and pc"])
+def test_a_leaf_that_makes_no_frame_has_its_caller_in_the_register(is_known: bool,
+                                                                   program: Callable[..., Program]) -> None:
+    """The link there is the caller's own, whose call did not lead to the leaf."""
+    stack: list[int | str] = [1, 2, 3, 0, "in_calls", 7, 8, STACK + 8 * 11, "in_main", 7, 8, 0, "in_start"]
+    found = program(LEAF_WITHOUT_FRAME).unwound(stack, STACK + 8 * 7, is_known=is_known)
+    assert found == (["asks", "calls", "main", "_start"], Stop.ROOT, Proof.PROVEN)
+
+
+def test_a_chain_that_leads_past_a_caller_is_not_believed(program: Callable[..., Program]) -> None:
+    """Also where no word tells who that is."""
+    stack: list[int | str] = [1, 2, 3, 0, 4, 7, 8, STACK + 8 * 11, "in_main", 7, 8, 0, 9]
+    found = program(LEAF_WITHOUT_FRAME).unwound(stack, STACK + 8 * 7)
+    assert found == (["asks"], Stop.NO_RULE, Proof.CERTAIN)
 
 
 # clone(2) of glibc, with another call in it.
