@@ -37,7 +37,7 @@ from collector.session.machine import KERNEL_IMAGE, Machine, Met
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.placing import FAILED_MARK, Unwound, interned, placed_frames_of
-from collector.session.tally import Tally
+from collector.session.tally import Tally, of_unwinding
 from collector.session.world import ThisMachine
 from collector.timing.cpu_clock import CpuClock
 from collector.timing.states import Microstate
@@ -264,7 +264,8 @@ class KernelStore:
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         if len(unreadable) > _NAMED:
             unreadable[_NAMED:] = [many(len(unreadable) - _NAMED, "more file likewise", "more files likewise")]
-        return [*failures, *(told if is_told else ()), *self._tally.warnings(), *unreadable, *self._names.warnings()]
+        return [*failures, *(told if is_told else ()), *self._tally.warnings(),
+                *of_unwinding(self._objects.tables.counters), *unreadable, *self._names.warnings()]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         seconds = self._ticks * self._options.interval_ns / NS_PER_S

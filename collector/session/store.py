@@ -23,7 +23,7 @@ from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.runtimes import Runtimes
-from collector.session.tally import Tally
+from collector.session.tally import Tally, of_unwinding
 from collector.session.world import ThisMachine
 from collector.unwind.table import Tables
 
@@ -138,8 +138,8 @@ class Store:
         failures = [line for line in (failure, self._experiments.failures()) if line]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         kernel = self._kernel.warnings() if self._kernel is not None else []
-        return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(), *unreadable,
-                *kernel, *self.runtimes.unread()]
+        return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(),
+                *of_unwinding(self._objects.tables.counters), *unreadable, *kernel, *self.runtimes.unread()]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline

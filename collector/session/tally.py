@@ -13,6 +13,7 @@ from collector import errors
 from collector.events import Array, LetGo
 from collector.experiment.names import shown
 from collector.unwind.batch import Stop
+from collector.unwind.table import Counters
 from collector.wording import many
 
 # Beside the unwinder's reasons: the thread had no memory any more, in the middle of an exec or at its end.
@@ -179,3 +180,20 @@ class Tally:
             waits = many(self.n_host_faults, "wait for a page", "waits for pages")
             lines.append(f"{waits} that a hypervisor had taken, counted as data")
         return lines
+
+
+def of_unwinding(counters: Counters) -> list[str]:
+    """A line for everything that is not as it should be with call frame information, and stacks found without."""
+    lines = []
+    if counters.stacks_unproven:
+        lines.append(many(counters.stacks_unproven,
+                          "stack was found by searching for frame pointers, and is not proven",
+                          "stacks were found by searching for frame pointers, and are not proven"))
+    if counters.objects_damaged:
+        lines.append(f"damaged call frame information in {many(counters.objects_damaged, 'load object')}")
+    if counters.fdes_damaged:
+        lines.append(f"damaged call frame information of functions, met {many(counters.fdes_damaged, 'time')}")
+    if counters.expressions_unsupported:
+        lines.append("expressions in call frame information that cannot be worked out, met "
+                     + many(counters.expressions_unsupported, "time"))
+    return lines

@@ -108,7 +108,8 @@ class Proof(IntEnum):
     PROVEN = 1
     """A frame pointer was searched for, and its chain holds to its end."""
     UNPROVEN = 2
-    """A frame pointer was searched for; its chain breaks."""
+    """A frame pointer was searched for; its chain breaks, or none of its calls is known to have led there. Counted in
+    the tables."""
 
 
 @dataclass(eq=False, repr=False)
@@ -187,6 +188,7 @@ def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPT
         if fast.deferred:
             again = np.sort(np.concatenate(fast.deferred))
             _Wave(stacks, memory, again, space_key, code, code.rules.full, book, max_depth).run()
+    tables.counters.stacks_unproven += int(np.count_nonzero(book.proof == Proof.UNPROVEN))
     return book.frames()
 
 

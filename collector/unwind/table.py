@@ -77,7 +77,7 @@ _FRAMELESS = LeafHint(b"", b"", 0, -1)
 
 @dataclass(eq=False)
 class Counters:
-    """What happened in the tables so far. Damage and gaps are counted, never hidden."""
+    """What happened in the tables, and in unwinding by them, so far. Damage and gaps are counted, never hidden."""
 
     fdes_decoded: int = 0
     fdes_damaged: int = 0
@@ -90,6 +90,7 @@ class Counters:
     fallback_frames: int = 0
     fallback_failures: int = 0
     frame_chain_searches: int = 0
+    stacks_unproven: int = 0
 
 
 class View:

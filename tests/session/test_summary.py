@@ -6,8 +6,9 @@ import re
 from collections import Counter
 
 from collector.session.summary import Summary, cut_short
-from collector.session.tally import Tally
+from collector.session.tally import Tally, of_unwinding
 from collector.unwind.batch import Stop
+from collector.unwind.table import Counters
 
 
 def test_nothing_lost() -> None:
@@ -33,7 +34,8 @@ def test_one_of_a_kind_is_in_the_singular() -> None:
     tally = Tally(n_guessed_ends=1, n_estimated_ends=1, n_estimated_waits=1, n_gone=1, n_stacks=1, n_throttled=1,
                   n_unknown_sites=1, n_unaggregated=1, n_repaired=1, n_guessed_faults=1, n_host_faults=1,
                   losses=Counter(clock=1), stops=Counter({Stop.NO_RULE: 1}))
-    lines = (*tally.remarks(), *tally.warnings())
-    assert len(lines) == 12
+    counters = Counters(stacks_unproven=1, objects_damaged=1, fdes_damaged=1, expressions_unsupported=1)
+    lines = (*tally.remarks(), *tally.warnings(), *of_unwinding(counters))
+    assert len(lines) == 16
     for line in lines:
-        assert not re.search(r"\b1 (\w+ )?(processes|threads|stacks|records|waits|values|times)\b", line)
+        assert not re.search(r"\b1 (\w+ )?(processes|threads|stacks|records|waits|values|times|objects)\b", line)

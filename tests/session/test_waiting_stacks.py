@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,29 @@ def test_stacks_deeper_than_what_is_copied_of_them_are_whole(engine: str, worklo
     assert run.unrooted_share(waiting[is_known | (waiting["MSTATE"] != STATES.index("wait"))]) <= 0.01
     # A loader may sleep, too, until its file has been read.
     assert min(len(stack) for stack in stacks if stack[0] == leaf) > 201
+
+
+# Sleeps 30 times. In the frame of its main there is what seems a link to another function than its caller.
+DOUBTFUL = """
+.globl _start
+_start: .cfi_startproc; .cfi_undefined rip; xor %ebp, %ebp; lea main(%rip), %rax; call *%rax; hlt; .cfi_endproc
+other: .cfi_startproc; .cfi_undefined rip; call *%rdx; in_other: hlt; .cfi_endproc
+main: .cfi_startproc; push %rbp; .cfi_def_cfa_offset 16; .cfi_offset rbp, -16; mov %rsp, %rbp; .cfi_def_cfa_register rbp
+sub $64, %rsp; movq $0, 16(%rsp); lea in_other(%rip), %rax; mov %rax, 24(%rsp); mov $30, %ebx
+1: call waits; dec %ebx; jne 1b; mov $231, %eax; xor %edi, %edi; syscall; .cfi_endproc
+waits: .cfi_startproc; mov $35, %eax; lea time(%rip), %rdi; xor %esi, %esi; syscall; ret; .cfi_endproc
+.data
+time: .quad 0, 10000000
+.section .note.GNU-stack
+"""
+
+
+def test_stacks_that_are_not_proven_are_counted(recorded_by_signals: Any, need: Any, tmp_path: Path) -> None:
+    """Of a blocked thread sp and pc are known; which link is the right one, nothing tells."""
+    source, program = tmp_path / "doubtful.s", tmp_path / "doubtful"
+    source.write_text(DOUBTFUL)
+    subprocess.run([need("gcc", "gcc"), "-nostdlib", "-static", "-o", program, source], check=True, timeout=60)
+    run = recorded_by_signals(program, observed=False)
+    line = r"\d+ stacks? (was|were) found by searching for frame pointers, and (is|are) not proven"
+    assert re.search(line, run.said.splitlines()[-1])
+    assert any(re.fullmatch(line, message.text) for message in run.experiment.log.messages)
