@@ -8,7 +8,7 @@ different stacks have equal hashes::
 which for a whole batch is one product, one cumulative sum and one product with B**-(length - 1). A hash only
 finds a candidate; stacks are compared before they are called the same. Tails: the first stack with a tail
 holds it in full; the second makes a UID packet of it; from then on stacks, and further tails, link to that
-packet.
+packet. When too many tails are known all are forgotten: what is met anew is written once more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collector.experiment.records import (
     FRAME,
     FRAME_BLOCKS_OFFSET,
     LINKED,
+    PC_TRUNCATED,
     PC_UNWIND_FAILED,
     UID,
 )
@@ -34,6 +35,10 @@ DEPTH_MAX = 8000
 UID_STEP = 16
 # A link takes as much as one pc, a UID packet as much as two more: below three frames nothing is won.
 TAIL_MIN = 3
+# Tails that are known; about 150 bytes each.
+_TAILS_MAX = 1 << 18
+# Of a stack that is cut, which hardly any other is at the same frame.
+_CUT_TAILS_MAX = 64
 
 U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
@@ -153,10 +158,17 @@ class StackTable:
         link = self._link(stack, tails, position, packets) if position < len(stack) else 0
         own = position if link else len(stack)
         index = self._store(stack)
-        for j in range(min(own, max(end, 1))):
-            self._tails.setdefault(tails[j], index * _OWNER_STEP + j)
+        self._note_tails(index, tails[:min(own, max(end, 1), _CUT_TAILS_MAX if stack[-1] == PC_TRUNCATED else own)])
         packets.append(self._frame_packet(int(self._uids[index]), stack[:own], link))
         return index
+
+    def _note_tails(self, index: int, tails: list[int]) -> None:
+        """A new stack has these first."""
+        if len(self._tails) > _TAILS_MAX:
+            self._tails.clear()
+            self._tail_uids.clear()
+        for j, tail in enumerate(tails):
+            self._tails.setdefault(tail, index * _OWNER_STEP + j)
 
     def _link(self, stack: U8, tails: list[int], position: int, packets: list[bytes]) -> int:
         """The uid of the tail at ``position``, which some stack has had before; 0 if that was another with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Iterable
 
 import numpy as np
@@ -153,6 +154,35 @@ def test_a_deepening_recursion_costs_its_new_frames_only() -> None:
     assert len(file.data) / len(stacks) < 4 * FRAME.size
     read = file.read()
     assert [tuple(read.stack(i).tolist()) for i in range(len(stacks))] == stacks
+
+
+def test_tails_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then tails are shared anew."""
+    monkeypatch.setattr(frames, "_TAILS_MAX", 100)
+    rng = np.random.default_rng(5)
+    stacks = [(leaf, *rng.integers(1 << 40, 1 << 47, 40).tolist()) for leaf in range(7)]
+    stacks = [(leaf, *stack[1:]) for stack in stacks for leaf in range(5)]
+    file = File()
+    uids = [file.intern([stack])[0] for stack in stacks + stacks]
+    assert uids[:len(stacks)] == uids[len(stacks):]
+    read = file.read()
+    assert [resolved(read, uid) for uid in uids[:len(stacks)]] == stacks
+    assert 7 < file.kinds().count(KIND_UID) < 14
+    assert len(file.table._tails) < 200
+
+
+def test_deep_stacks_that_are_cut_take_little_more_memory_than_they_have_bytes() -> None:
+    rng = np.random.default_rng(1)
+    pcs = rng.integers(0x401234, 0x401236, (300, 600)).astype(np.uint64)  # of a recursion by two calls
+    pcs[:, -1] = PC_TRUNCATED
+    file = File()
+    tracemalloc.start()
+    try:
+        file.table.intern(pcs, np.full(300, 600))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 5 * len(file.data)
 
 
 def test_the_deepest_stack_fits_one_packet_and_deeper_ones_are_refused() -> None:
