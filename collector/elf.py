@@ -126,6 +126,13 @@ class _Header(NamedTuple):
     names_index: int
 
 
+class DebugLink(NamedTuple):
+    """The base name of a separate debug file, and the checksum of all its bytes."""
+
+    name: bytes
+    checksum: int
+
+
 class Extent(NamedTuple):
     """A run of ``size`` bytes at ``vaddr`` that can be read piecewise: ``read(offset, n)``, offset from its begin."""
 
@@ -312,10 +319,38 @@ class LoadObject:
         for path, checksum in self._debug_paths(root, near or self.name, folders):
             with suppress(ElfError):
                 found = open_object(path)
-                if found.size and self._fits(found, checksum):
+                if found.size and self.is_of(found, checksum) and found.has_debug_information:
                     return found
                 found.close()
         return None
+
+    @cached_property
+    def debug_link(self) -> DebugLink | None:
+        """What ``.gnu_debuglink`` says; None where there is none, or one that leads to another folder."""
+        if ".gnu_debuglink" not in self.sections:
+            return None
+        link = self.section_bytes(".gnu_debuglink")
+        name = link.split(b"\0")[0]
+        if not name or b"/" in name or len(link) < 5:
+            return None
+        return DebugLink(name, int.from_bytes(link[-4:], self._byte_order))
+
+    @property
+    def has_debug_information(self) -> bool:
+        """Whether it has more than a stripped file: a link may have the program's own name, and lead to itself."""
+        return any(section.type != SHT_NOBITS and section.size and name.startswith((".symtab", ".debug_", ".zdebug_"))
+                   for name, section in self.sections.items())
+
+    def is_of(self, debug: LoadObject, checksum: int | None) -> bool:
+        """Whether a debug file was made together with us: equal build-ids, or the link's checksum of all its bytes."""
+        if self.build_id is not None and debug.build_id is not None:
+            return self.build_id == debug.build_id
+        if checksum is None or debug.size > _MAX_SUMMED:
+            return False
+        total = 0
+        for at in range(0, debug.size, 1 << 20):
+            total = zlib.crc32(debug._read(at, min(1 << 20, debug.size - at)), total)
+        return total == checksum
 
     # -- sections and symbols
 
@@ -597,28 +632,13 @@ class LoadObject:
             yield from ((f"{folder}/.build-id/{text[:2]}/{text[2:]}.debug", None) for folder in (base, *folders))
             if not root:
                 yield f"{debuginfod_cache()}/{text}/debuginfo", None
-        if ".gnu_debuglink" not in self.sections:
+        if self.debug_link is None:
             return
-        link = self.section_bytes(".gnu_debuglink")
-        name = os.fsdecode(link.split(b"\0")[0])
-        if not name or "/" in name or len(link) < 5:
-            return
-        checksum = int.from_bytes(link[-4:], self._byte_order)
+        name, checksum = os.fsdecode(self.debug_link.name), self.debug_link.checksum
         folder = os.path.dirname(near)
         inside = folder[len(root):] if root and folder.startswith(root) else folder
         for place in (folder, f"{folder}/.debug", f"{base}{inside}", *folders):
             yield f"{place}/{name}", checksum
-
-    def _fits(self, found: LoadObject, checksum: int | None) -> bool:
-        """Whether ``found`` was made together with us: equal build-ids, or the link's checksum of all its bytes."""
-        if self.build_id is not None and found.build_id is not None:
-            return self.build_id == found.build_id
-        if checksum is None or found.size > _MAX_SUMMED:
-            return False
-        total = 0
-        for at in range(0, found.size, 1 << 20):
-            total = zlib.crc32(found._read(at, min(1 << 20, found.size - at)), total)
-        return total == checksum
 
 
 def debuginfod_cache() -> str:

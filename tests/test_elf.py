@@ -193,6 +193,19 @@ def test_separate_debug_files(how: str, build: Callable[..., Path], need: Need, 
             assert found.debug_object() is None
 
 
+def test_a_stripped_file_is_not_its_own_debug_file(build: Callable[..., Path], need: Need, tmp_path: Path) -> None:
+    """Where the debug file has the program's name, in a folder of its own."""
+    path, objcopy, debug = build("program", "-Wl,--build-id"), need("objcopy", "binutils"), tmp_path / ".debug/program"
+    debug.parent.mkdir()
+    subprocess.run([objcopy, "--only-keep-debug", path, debug], check=True, timeout=60)
+    subprocess.run([objcopy, "--strip-all", f"--add-gnu-debuglink={debug}", path], check=True, timeout=60)
+    with open_object(str(path)) as found:
+        other = found.debug_object()
+    assert other is not None
+    assert (other.name, other.is_stripped) == (str(debug), False)
+    other.close()
+
+
 def test_a_debug_file_too_large_for_its_checksum(build: Callable[..., Path], need: Need, tmp_path: Path) -> None:
     path, objcopy, debug = build("program", "-Wl,--build-id=none"), need("objcopy", "binutils"), tmp_path / "debug"
     subprocess.run([objcopy, "--only-keep-debug", path, debug], check=True, timeout=60)

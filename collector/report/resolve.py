@@ -233,23 +233,17 @@ class LoadedObject:
 
 
 def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:
-    """The file that ``.gnu_debuglink`` names, in the directory from which the object was mapped; else None.
-
-    One that tells another build id is that of another build.
+    """The file that ``.gnu_debuglink`` names, in the directory from which the object was mapped, if it was made with
+    it; else None. A link that has the object's own name leads elsewhere: to a folder of such files.
     """
-    if ".gnu_debuglink" not in elf.sections:
+    link = elf.debug_link
+    if link is None or link.name == os.path.basename(path):
         return None
-    name = elf.section_bytes(".gnu_debuglink").split(b"\0")[0]
-    if not name or b"/" in name:
-        return None
-    place = Path(path.decode("utf-8", "surrogateescape")).parent / name.decode("utf-8", "surrogateescape")
-    try:
-        found = open_object(str(place))
-        if found.build_id == elf.build_id or None in (found.build_id, elf.build_id):
+    with suppress(ElfError):
+        found = open_object(os.fsdecode(os.path.join(os.path.dirname(path), link.name)))
+        if elf.is_of(found, link.checksum):
             return found
         found.close()
-    except ElfError:
-        pass
     return None
 
 
