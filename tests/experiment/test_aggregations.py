@@ -21,7 +21,7 @@ from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import AGGREGATIONS, KEY_NAME, KEY_NUMBER, KEY_STACK
 from collector.report import aggregations
-from collector.report.build import DataSet, descendants
+from collector.report.build import DataSet, members
 
 SEED, N_MUTATIONS, N_PRINTED = 20_261_123, 1000, 200
 START_NS = 7_001_000_000_013
@@ -316,7 +316,7 @@ def test_stacks_of_wakers_are_looked_for_once_in_each_experiment(record: Callabl
     child.close(START_NS + 1)
     founder.close(START_NS + 1)
     experiment = open_experiment(founder.path)
-    data = Counted([experiment, *descendants(experiment)])
+    data = Counted(members(experiment))
     (found,) = aggregations.merged(data)
     assert experiment.problems == []
     assert data.n_looks == 2
