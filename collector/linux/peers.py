@@ -25,6 +25,13 @@ def credentials(connection: socket.socket) -> Credentials:
     return Credentials(words[1], words[2], _groups(connection))
 
 
+def process(connection: socket.socket) -> int:
+    """The number of the process that made the connection, which may be somebody else's by now; 0 where it is in another
+    PID namespace. Raises OSError."""
+    words = memoryview(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _WORD)).cast("I")
+    return words[0]
+
+
 def _groups(connection: socket.socket) -> tuple[int, ...]:
     size = 64 * _WORD
     while True:

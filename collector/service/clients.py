@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
-from collector.linux.peers import Credentials, credentials
+from collector.linux.peers import Credentials, credentials, process
 from collector.service import doctor, peers, protocol, targets, wishes
 from collector.service.children import Child, as_daemon, as_peer
 from collector.service.peers import Bucket, Refused
@@ -132,7 +132,8 @@ class Clients:
                       writer: asyncio.StreamWriter) -> AsyncIterator[Reply]:
         match message:
             case protocol.Attach():
-                yield await self._attach(peer, message)
+                asking = writer.get_extra_info("socket") if message.command else None
+                yield await self._attach(peer, message, process(asking) if asking is not None else 0)
             case protocol.List():
                 yield self._list(peer, message.labels)
             case protocol.Status():
@@ -157,7 +158,8 @@ class Clients:
 
     # -- requests
 
-    async def _attach(self, peer: Credentials, message: protocol.Attach) -> Reply:
+    async def _attach(self, peer: Credentials, message: protocol.Attach, client: int) -> Reply:
+        """``client``: its number, where a command is asked for; 0 where it is not known."""
         wanted = Wanted(message.pids, message.unit, message.cgroup, message.command)
         targets.check(wanted)
         wish = wishes.parse(message.options)
@@ -167,7 +169,8 @@ class Clients:
         plan = Plan(rotate_s=0.0, rotate_megabytes=limits.megabytes_per_session,
                     once=bool(wanted.pids) or wish.is_bounded)
         order = Order(self._free_id(peer), peer, wanted, wish, plan, dict(message.labels),
-                      limits.experiments_per_session, limits.megabytes_per_session)
+                      limits.experiments_per_session, limits.megabytes_per_session,
+                      asking=targets.callers(client, message.command or "") if client else frozenset())
         self._daemon.look_anew()
         session = self._daemon.sessions[order.id] = Session(order, self._daemon.house)
         self._daemon.begin(order.id, session.live())

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collector.service.targets import Newcomer
+    from collector.service.targets import Process
 
 ROTATE_S = 3600.0
 _LOOK_S = 5.0
@@ -73,7 +73,7 @@ class Newcomers:
     def __init__(self) -> None:
         self._patience_s = _PATIENCE_S
         self._began_s = self._looked_s = 0.0
-        self._met: frozenset[Newcomer] = frozenset()
+        self._met: frozenset[Process] = frozenset()
 
     def begin(self, now_s: float) -> None:
         """A run begins."""
@@ -84,7 +84,7 @@ class Newcomers:
         """Whether it is time for a look."""
         return now_s - self._looked_s >= _LOOK_S * stretched
 
-    def look(self, now_s: float, found: frozenset[Newcomer]) -> frozenset[Newcomer]:
+    def look(self, now_s: float, found: frozenset[Process]) -> frozenset[Process]:
         """Takes those that are there now; for which of them the run is to end."""
         met, self._met, self._looked_s = self._met & found, found, now_s
         lasted_s = now_s - self._began_s

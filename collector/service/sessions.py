@@ -82,7 +82,8 @@ class House:
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for: by whom, which processes, how, when, and how much is kept."""
+    """What is asked for: by whom, which processes, how, when, how much is kept; and by which processes, if any is
+    ``asking``."""
 
     id: str
     owner: Credentials
@@ -93,6 +94,7 @@ class Order:
     keep: int = 20
     megabytes: int = 512
     configured: bool = False
+    asking: frozenset[targets.Process] = frozenset()
 
     @cached_property
     def target(self) -> str:
@@ -168,7 +170,7 @@ class Session:
         if not self._make_room():
             await self._sleep(LOOK_S * 10)
             return True
-        found = targets.find(self.order.wanted, self._judge, house.look)
+        found = targets.find(self.order.wanted, self._judge, house.look, self.order.asking)
         if found.held:
             await self._record(found, window)
             return self.state not in FOR_GOOD
@@ -337,7 +339,7 @@ class Session:
             return
         if not self._newcomers.is_due(now_s, self._stretched):
             return
-        there = targets.newcomers(order.wanted, self.held, self._judge, self._house.look)
+        there = targets.newcomers(order.wanted, self.held, self._judge, self._house.look, order.asking)
         if came := self._newcomers.look(now_s, there):
             numbers = ", ".join(str(each.pid) for each in sorted(came)[:3])
             self._house.say("info", f"session {order.id}: this run ends, and the next records process {numbers}, too")

@@ -85,7 +85,7 @@ class Held(NamedTuple):
         os.close(self.pidfd)
 
 
-class Newcomer(NamedTuple):
+class Process(NamedTuple):
     """A process, by its number and since when it lives."""
 
     pid: int
@@ -125,13 +125,15 @@ class Found(NamedTuple):
             each.release()
 
 
-def find(wanted: Wanted, judge: Callable[[Owner], Rights], look: Callable[[], Look]) -> Found:
-    """Processes that are there now; ``judge`` says as whom one may be recorded, or raises Refused."""
+def find(wanted: Wanted, judge: Callable[[Owner], Rights], look: Callable[[], Look],
+         asking: frozenset[Process] = frozenset()) -> Found:
+    """Processes that are there now; ``judge`` says as whom one may be recorded, or raises Refused. A command does not
+    mean those that are ``asking`` for it."""
     held: list[Held] = []
     every: set[Rights] = set()
     refused: list[str] = []
     is_wanted = _test(wanted)
-    for pid in _candidates(wanted, look):
+    for pid in _candidates(wanted, look, asking):
         if len(held) == PROCESSES_MAX:
             refused.append(f"there are more than {PROCESSES_MAX} processes; the others are not recorded")
             break
@@ -150,20 +152,31 @@ def find(wanted: Wanted, judge: Callable[[Owner], Rights], look: Callable[[], Lo
     return Found(held, Rights.DAEMON if Rights.DAEMON in every else Rights.PEER, refused)
 
 
-def newcomers(wanted: Wanted, held: Sequence[Held], judge: Callable[[Owner], Rights], look: Callable[[], Look]
-              ) -> frozenset[Newcomer]:
+def newcomers(wanted: Wanted, held: Sequence[Held], judge: Callable[[Owner], Rights], look: Callable[[], Look],
+              asking: frozenset[Process] = frozenset()) -> frozenset[Process]:
     """Processes that may be recorded and are not: neither held nor below one that is."""
-    found: set[Newcomer] = set()
+    found: set[Process] = set()
     if len(held) >= PROCESSES_MAX:
         return frozenset()
     recorded = {each.pid for each in held}
-    for pid in _candidates(wanted, look):
+    for pid in _candidates(wanted, look, asking):
         if pid in recorded or not recorded.isdisjoint(census.ancestors(pid)):
             continue
         owner = census.owner(pid)
         with suppress(Refused):
             if owner is not None and not owner.is_kernel and judge(owner):
-                found.add(Newcomer(pid, owner.start_ticks))
+                found.add(Process(pid, owner.start_ticks))
+    return frozenset(found)
+
+
+def callers(pid: int, command: str) -> frozenset[Process]:
+    """A client that asks for a command, and who called it for that: as far as they have it in their arguments."""
+    found: set[Process] = set()
+    for each in (pid, *census.ancestors(pid)):
+        owner = census.owner(each)
+        if owner is None or shown(command) not in shown(census.arguments(each)):
+            break
+        found.add(Process(each, owner.start_ticks))
     return frozenset(found)
 
 
@@ -181,14 +194,20 @@ def hold(pid: int, is_wanted: Callable[[int], bool] = bool) -> Held | None:
     return each
 
 
-def _candidates(wanted: Wanted, look: Callable[[], Look]) -> Iterator[int]:
+def _candidates(wanted: Wanted, look: Callable[[], Look], asking: frozenset[Process] = frozenset()) -> Iterator[int]:
     if wanted.pids:
         yield from dict.fromkeys(wanted.pids)
     elif wanted.command:
         matches = _matching(wanted.command)
-        yield from (pid for pid, words in look().commands if matches(words))
+        yield from (pid for pid, words in look().commands if matches(words) and not _is_among(pid, asking))
     else:
         yield from sorted(pid for path, pids in look().of_cgroups.items() if _is_in(path, wanted) for pid in pids)
+
+
+def _is_among(pid: int, processes: frozenset[Process]) -> bool:
+    numbered = [each for each in processes if each.pid == pid]
+    owner = census.owner(pid) if numbered else None
+    return owner is not None and Process(pid, owner.start_ticks) in numbered
 
 
 def _test(wanted: Wanted) -> Callable[[int], bool]:

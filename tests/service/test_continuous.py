@@ -19,7 +19,7 @@ from collector.service.peers import Bucket
 from collector.service.retention import MEGABYTE, Kept
 from collector.service.rotation import Newcomers, Plan, Window
 from collector.service.sessions import Order, Session
-from collector.service.targets import Newcomer, Wanted
+from collector.service.targets import Process, Wanted
 
 DAY_S = 86_400.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,14 +131,14 @@ def test_a_window_is_never_in_the_past_and_never_longer_than_asked_for(
     assert 0 < window.length_s <= max(rotate_s, record_s)
 
 
-A, B = Newcomer(11, 100), Newcomer(12, 200)
+A, B = Process(11, 100), Process(12, 200)
 
 
 def test_a_run_ends_once_for_processes_that_two_looks_have_met() -> None:
     newcomers, found = Newcomers(), frozenset({A, B})
     newcomers.begin(1000.0)
     assert [newcomers.is_due(1000.0 + s, 2.0) for s in (5, 9, 10)] == [False, False, True]
-    looks = [(5, {A}), (10, {B}), (15, {Newcomer(B.pid, B.start_ticks + 1)}), (20, {A, B}), (25, {B}), (30, {B})]
+    looks = [(5, {A}), (10, {B}), (15, {Process(B.pid, B.start_ticks + 1)}), (20, {A, B}), (25, {B}), (30, {B})]
     assert [newcomers.look(1000.0 + s, frozenset(there)) for s, there in looks] == [
         frozenset(), frozenset(), frozenset(), frozenset(), {B}, frozenset()]
     newcomers.begin(1100.0)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -265,6 +266,33 @@ def test_a_run_ends_for_newcomers_where_the_next_follows_at_once(
         return await asyncio.wait_for(session._child.ended, 60)
 
     assert asyncio.run(watch()) == -(signal.SIGINT if is_ended else signal.SIGTERM)
+
+
+ASKER = """
+import sys
+from collector.service import protocol
+from collector.service.client import Client
+with Client(sys.argv[1]) as client:
+    print(client.ask(protocol.Attach(version=1, command=sys.argv[2])).message)
+"""
+
+
+def test_who_asks_for_a_command_by_whatever_name_is_not_meant_by_it(daemon: Callable[..., Any], tmp_path: Path) -> None:
+    """Nor is who calls that; one of them goes on when it has been answered."""
+    running, mark = daemon(""), f"marked-asker-{os.getpid()}"
+    asker = tmp_path / "asker"
+    asker.write_text(ASKER)
+    inner = f"{sys.executable} {asker} {running.socket} {mark}"
+    caller = subprocess.Popen(["sh", "-c", f"sh -c '{inner}; exit'; read line"], text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)
+    try:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == f"waiting: there is no process of command {mark}\n"
+        (again,) = targets.callers(caller.pid, mark)
+        assert again.pid == caller.pid  # who calls it, the tests, has no mark
+        assert targets.callers(caller.pid, "another") == frozenset()
+    finally:
+        caller.communicate("\n")
 
 
 @pytest.fixture
