@@ -21,7 +21,6 @@ from collector.installed import command
 SUFFIXES = {"pprof": ".pprof.pb.gz", "speedscope": ".speedscope.json", "firefox": ".firefox.json",
             "collapsed": ".collapsed.txt", "perfetto": ".perfetto-trace", "callgrind": ".callgrind.out",
             "json": ".profile.json", "parquet": ".parquet", "otlp": ".otlp.pb"}
-_SIGNALS = signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP  # ours are set for the recording
 _INTERRUPTED = 130  # what commands of ours return then
 
 
@@ -67,7 +66,7 @@ def _run(name: str, directory: Path, path: str) -> int:
     """Runs ``er_export``, which says what is to be said; the exit status. Whoever wants us to end means it, and
     the program if that runs on."""
     words = [*command("er_export"), name, str(directory.absolute()), "-o", path]
-    pid = os.posix_spawn(words[0], words, os.environ, setsigdef=_SIGNALS, setsigmask=())
+    pid = os.posix_spawn(words[0], words, os.environ, setsigmask=())
 
     before = {int(number): handler for number in (signal.SIGTERM, signal.SIGHUP)
               if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
@@ -80,8 +79,10 @@ def _run(name: str, directory: Path, path: str) -> int:
 
     for number in before:
         signal.signal(number, hand_on)
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
@@ -138,7 +139,7 @@ class Signals:
     def __init__(self, meaning: Mapping[int, Action], orders: int = -1) -> None:
         """``meaning`` of each signal number; ``orders``: the end of a pipe, which is ours now."""
         self._meaning = meaning
-        self._pending: list[Action] = []
+        self._pending: deque[Action] = deque()
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._orders = orders
         if orders >= 0:
@@ -156,7 +157,9 @@ class Signals:
         """What was asked for, each told once; in order, but orders before signals that came behind them."""
         with suppress(BlockingIOError):
             os.read(self._woken, 4096)
-        actions, self._pending = self._pending, []
+        actions = []
+        while self._pending:  # a thread may ask meanwhile
+            actions.append(self._pending.popleft())
         return [*self._ordered(), *actions]
 
     def _ordered(self) -> list[Action]:

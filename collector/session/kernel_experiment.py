@@ -53,7 +53,10 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
         try:
             load = launch.HeldChild(program, options.arguments, inherited) if program else None
             handed_on = launch.HandedOn() if load is not None else None
-            signals = _signals(options, load)
+            if handed_on is not None:
+                handed_on.take_keys()
+            # Those that end it are the load's, if there is one.
+            signals = Signals(options.signals(_STOPPING if load is None else ()), options.orders)
             interrupts.raise_noted()
             start_ns = time.monotonic_ns()
             place.take_place()
@@ -94,12 +97,3 @@ def _opened(options: Options) -> perf_opening.Opened:
             return open_machine(options.interval_ns, stacks=options.follow != "off")
     except EngineRefused as err:
         raise EngineRefused(f"-k kernel: {err}") from err
-
-
-def _signals(options: Options, load: launch.HeldChild | None) -> Signals:
-    """What signals mean: without a load, those that ask us to stop end the recording; else they are the load's."""
-    if load is None:
-        return Signals(options.signals(_STOPPING), options.orders)
-    for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the load by the terminal, too
-        signal.signal(number, signal.SIG_IGN)
-    return Signals(options.signals(), options.orders)

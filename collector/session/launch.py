@@ -32,20 +32,24 @@ from collector.linux.accounts import Account, own_account
 Signals: TypeAlias = Iterable[int]
 
 # Signals that we handle while the target runs.
-HANDLED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+HANDLED = (*_KEYS, signal.SIGTERM, signal.SIGHUP)
+_SI_KERNEL = 0x80  # siginfo_t.si_code
 
 
 class Inherited(NamedTuple):
     """What a target must find though we change it for ourselves."""
 
     dispositions: Mapping[int, signal.Handlers]  # of signals
+    blocked: Signals
     descriptors: tuple[int, int]  # RLIMIT_NOFILE, soft and hard
     variables: Mapping[bytes, bytes | None]  # of the environment; None: it is not there
 
 
 def inherited() -> Inherited:
     """What targets are to have, as long as we have not changed it."""
-    return Inherited(_dispositions(), resource.getrlimit(resource.RLIMIT_NOFILE), environment.changed())
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return Inherited(_dispositions(), blocked, resource.getrlimit(resource.RLIMIT_NOFILE), environment.changed())
 
 
 def _dispositions() -> dict[int, signal.Handlers]:
@@ -77,7 +81,7 @@ class Maker:
     def __init__(self) -> None:
         """Raises RuntimeError where there can be no more threads."""
         self.tid = 0
-        self._work: Callable[[Signals], None] = lambda _: None
+        self._work: Callable[[], None] = lambda: None
         self._pid = 0
         self._failure: BaseException | None = None
         self._asked, self._done = _thread.allocate_lock(), _thread.allocate_lock()
@@ -86,9 +90,8 @@ class Maker:
         _thread.start_new_thread(self._live, ())
         self._done.acquire()
 
-    def fork(self, work: Callable[[Signals], None]) -> int:
-        """A child's pid, in which ``work`` is done, which must not return and is told what signals were blocked before
-        all were. Raises OSError."""
+    def fork(self, work: Callable[[], None]) -> int:
+        """A child's pid, in which ``work`` is done, which must not return; all signals are blocked. Raises OSError."""
         self._work = work
         self._asked.release()
         self._done.acquire()
@@ -98,7 +101,7 @@ class Maker:
 
     def _live(self) -> None:
         # Our signals are for the thread that handles them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.tid = _thread.get_native_id()
         self._done.release()
         while True:
@@ -109,38 +112,80 @@ class Maker:
             except BaseException as err:
                 self._failure = err
             if self._pid == 0 and self._failure is None:
-                self._work(before)
+                self._work()
             self._done.release()
 
 
 class HandedOn:
-    """SIGTERM and SIGHUP for us are meant for the job: they are handed on to it, and held until it is released. When it
-    has ended, or is another user's, they are for what goes on without it."""
+    """SIGTERM and SIGHUP for us are meant for the job: they are handed on to it when it is released. Not those that it
+    has itself, being in our process group: what it sent to that, and what the kernel did, whose terminal has hung up.
+    Keys of the terminal (SIGINT, SIGQUIT) reach it, too. When it has ended, or is another user's, all of them are for
+    what goes on without it.
+
+    They are blocked, and a thread of ours waits for them: no handler is told who has sent what.
+    """
 
     def __init__(self) -> None:
-        """From now on."""
-        self._job = -1  # its pidfd
-        self._stop: Callable[[], None] | None = None
-        self._waiting: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._hand_on)
+        """From now on, but for keys. Raises CollectorError."""
+        self._pid, self._job = 0, -1  # its pidfd
+        self._stop: Callable[[], None] = lambda: None
+        self._is_released = _thread.allocate_lock()
+        self._is_released.acquire()
+        self._taken = _blocked(signal.SIGTERM, signal.SIGHUP)
+        for number in self._taken:
+            signal.signal(number, self._hand_on)  # where they are let in for a while
+        try:
+            _thread.start_new_thread(self._live, ())
+        except RuntimeError:
+            raise CollectorError(NO_TASKS) from None
+
+    def take_keys(self) -> None:
+        """From now on keys, too. To be called before it is released."""
+        self._taken |= _blocked(*_KEYS)
 
     def hold(self, pid: int) -> None:
         """The job is a child of ours. Raises OSError."""
-        self._job = os.pidfd_open(pid)
+        self._pid, self._job = pid, os.pidfd_open(pid)
 
     def release(self, stop: Callable[[], None]) -> None:
         """It runs; ``stop`` ends what goes on without it."""
         self._stop = stop
-        waiting, self._waiting = self._waiting, []
-        for number in waiting:
-            self._hand_on(number, None)
+        self._is_released.release()
 
-    def _hand_on(self, number: int, _frame: object) -> None:
-        if self._stop is None:
-            self._waiting.append(number)
-        elif _has_ended(self._job):  # its number may be another's by now
+    def _live(self) -> None:
+        # Our other signals are for the thread that handles them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._is_released.acquire()
+        while True:
+            told = signal.sigwaitinfo(self._taken)
+            if told.si_signo in _KEYS:
+                if self._is_reaped():  # not only ended, perhaps by this one
+                    self._stop()
+            elif not self._has_got(told):
+                self._hand_on(told.si_signo)
+
+    def _has_got(self, told: signal.struct_siginfo) -> bool:
+        try:
+            if self._is_reaped() or os.getpgid(self._pid) != os.getpgrp():
+                return False
+        except ProcessLookupError:  # it is being waited for
+            return False
+        if told.si_code == _SI_KERNEL:  # at first to the leader of the session alone
+            return os.getsid(0) != os.getpid()
+        return descends(told.si_pid, self._pid)
+
+    def _is_reaped(self) -> bool:
+        """Whether it has been waited for; its number may be another's then."""
+        try:
+            signal.pidfd_send_signal(self._job, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+    def _hand_on(self, number: int, _frame: object = None) -> None:
+        if _has_ended(self._job):
             self._stop()
         else:
             try:
@@ -149,6 +194,22 @@ class HandedOn:
                 pass
             except PermissionError:  # sudo and the like: it goes on, unrecorded
                 self._stop()
+
+
+def _blocked(*numbers: int) -> set[int]:
+    """Blocks those that are not ignored, which they are."""
+    taken = {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+    return taken
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is another one, or descends from it by processes that live."""
+    with suppress(OSError):
+        while pid not in (0, ancestor):
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+    return pid == ancestor
 
 
 def _has_ended(pidfd: int) -> bool:
@@ -205,12 +266,12 @@ class HeldChild:
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(before)
+                self._become()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
 
-    def _become(self, blocked: Signals) -> None:
+    def _become(self) -> None:
         """The child's side; never returns. A signal that is sent to the job while the child is held ends it when it is
         let go, like a program that has just begun."""
         code = 0
@@ -229,7 +290,7 @@ class HeldChild:
                     os.environb[name] = value
             if os.read(self._go_read, 1):
                 _let_trace(0)
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                signal.pthread_sigmask(signal.SIG_SETMASK, self._inherited.blocked)
                 self._report_account()
                 os.execv(self._path, list(self._arguments))
         except OSError as err:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -73,8 +72,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
             with room.kept_back():
                 opened = _open_engine(child, options, say)
                 check_asked(options, opened)
-            for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the program by the terminal, too
-                signal.signal(number, signal.SIG_IGN)
+            handed_on.take_keys()
             interrupts.raise_noted()
         except BaseException:
             child.abandon()

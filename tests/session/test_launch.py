@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
 import re
 import resource
 import signal
@@ -28,7 +29,7 @@ from collector.errors import ProgramNotFound
 from collector.experiment.names import NewDirectory, create_directory
 from collector.experiment.reader import open_experiment
 from collector.linux.accounts import account_of
-from collector.session.launch import HeldChild, inherited
+from collector.session.launch import HeldChild, descends, inherited
 from collector.session.options import Options
 from collector.session.schedule import EARLY_NS
 from collector.session.session import enter_into_group, forgetting_replaced
@@ -372,6 +373,77 @@ def test_other_signals_are_handed_on(tmp_path: Path, number: signal.Signals) -> 
     assert open_experiment(tmp_path / "x.er").log.complete
 
 
+KILLS = """
+import os, signal, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+print("ready", flush=True)
+for _ in range(31):  # two that come at once are one to the kernel
+    os.kill(0, signal.SIGTERM)
+    time.sleep(0.02)
+print(len(told))
+"""
+
+
+@perf
+def test_what_a_program_sends_to_its_group_is_not_handed_on_to_it(tmp_path: Path) -> None:
+    """Who ends his workers so, and ignores it meanwhile, does not any more when it comes once more."""
+    job = Running(tmp_path, "-o", "x.er", sys.executable, "-c", KILLS)
+    assert job.end()[:2] == (0, "31\n")
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+def test_who_descends_from_a_process() -> None:
+    with subprocess.Popen([SH, "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        assert descends(grandchild, child.pid)
+        assert descends(child.pid, child.pid)
+        assert not descends(os.getpid(), child.pid)
+        os.kill(grandchild, signal.SIGKILL)
+    assert not descends(child.pid, os.getpid())  # it is gone
+
+
+HUNG_UP = """
+import os, signal, time
+told = []
+signal.signal(signal.SIGHUP, lambda *_: told.append(1))
+print("ready", os.getppid(), flush=True)
+while not told:
+    time.sleep(0.01)
+time.sleep(0.4)
+open("told", "w").write(str(len(told)))
+"""
+
+
+@perf
+@pytest.mark.parametrize("before", ["exec", "trap '' CONT;"], ids=["the session's leader", "one of its jobs"])
+def test_a_terminal_that_hangs_up_is_told_once(tmp_path: Path, before: str) -> None:
+    """The kernel tells the leader, and when that has ended all of the process group in the foreground."""
+    leader, terminal = pty.fork()
+    if not leader:
+        os.chdir(tmp_path)
+        os.execv(SH, ["sh", "-c", f'{before} "$@"; true', "sh", COLLECT, "-o", "x.er", sys.executable, "-c", HUNG_UP])
+    said = b""
+    while not (match := re.search(rb"ready (\d+)\r\n", said)):
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitpid(leader, 0)[0] == leader
+    if int(match[1]) != leader:  # it is ours now, as orphans are
+        os.waitpid(int(match[1]), 0)
+    assert (tmp_path / "told").read_text() == "1"
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+@perf
+def test_ctrl_c_that_ends_the_program_leaves_alone_what_is_recorded_behind_it(tmp_path: Path) -> None:
+    command = "trap '' INT; sleep 0.7 <&- >&- & trap - INT; echo $!; exec sleep 60 >&-"
+    job = Running(tmp_path, "--wait-descendants", "-o", "x.er", SH, "-c", command)
+    os.killpg(job.process.pid, signal.SIGINT)
+    assert job.end()[0] == 130
+    assert os.waitpid(int(job.first_line), os.WNOHANG)[0]  # it is ours now, as orphans are, and has ended
+
+
 @perf
 def test_stopping_and_going_on_does_no_harm(tmp_path: Path) -> None:
     job = Running(tmp_path, "-o", "x.er", SH, "-c", "echo $$; read go; echo done; exit 9", stdin=subprocess.PIPE)
@@ -492,6 +564,19 @@ def test_nohup_stays_in_force(tmp_path: Path, need: Callable[[str, str], str]) -
         os.killpg(job.pid, signal.SIGHUP)
         job.communicate(timeout=30)
     assert job.returncode == 8
+
+
+@perf
+def test_nohup_stays_in_force_for_exports(tmp_path: Path) -> None:
+    """Python runs a file of such a name as it starts."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal\nif b'er_export' in open('/proc/self/cmdline', 'rb').read():\n"
+        f"    open({str(tmp_path / 'told')!r}, 'w').write(signal.getsignal(signal.SIGHUP).name)\n")
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    command = [COLLECT, "--export", "collapsed", "-A", "off", "-o", "x.er", "true"]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, preexec_fn=block_and_ignore,
+                   capture_output=True, check=True, timeout=60)
+    assert (tmp_path / "told").read_text() == "SIG_IGN"
 
 
 def ignore_ends_of_children() -> None:
@@ -849,7 +934,9 @@ def test_a_child_that_cannot_execute_itself_says_why_though_it_has_an_account(tm
 
 
 @perf
-def test_a_signal_behind_the_programs_end_ends_the_recording_of_those_that_it_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_signal_behind_the_programs_end_ends_the_recording_of_those_that_it_left(
+        tmp_path: Path, number: signal.Signals) -> None:
     """Its number may be another's by now."""
     command = [COLLECT, "--wait-descendants", "-o", "x.er", SH, "-c", "sleep 60 <&- >&- & echo $! $$"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -859,7 +946,7 @@ def test_a_signal_behind_the_programs_end_ends_the_recording_of_those_that_it_le
             while Path(f"/proc/{ended}").exists():
                 assert process.poll() is None
                 time.sleep(0.01)
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             assert process.wait(60) == 0
         finally:
             os.kill(left, signal.SIGKILL)
