@@ -63,6 +63,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
             recording = KernelRecording(options, place.path, opened, start_ns, Ids.ours())
             if load is not None and handed_on is not None:
                 load.make()
+                launch.outlive_group()
                 handed_on.hold(load.pid)
                 load.release()
                 handed_on.release(lambda: signals.ask(Action.STOP))

@@ -34,6 +34,9 @@ Signals: TypeAlias = Iterable[int]
 # Signals that we handle while the target runs.
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 HANDLED = (*_KEYS, signal.SIGTERM, signal.SIGHUP)
+# What would end us, and programs send to their process groups.
+_OF_GROUPS = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO,
+              signal.SIGPWR, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
 _SI_KERNEL = 0x80  # siginfo_t.si_code
 
 
@@ -69,6 +72,13 @@ def keep_children() -> None:
     """Children of ours stay until we have waited for them: where SIGCHLD is ignored, as our caller may do, the kernel
     takes them as they end, with their status."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def outlive_group() -> None:
+    """The child is made: what it sends to its process group, where we are and who helps us, is not for us."""
+    for number in _OF_GROUPS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
 
 
 class Maker:

@@ -73,6 +73,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
                 opened = _open_engine(child, options, say)
                 check_asked(options, opened)
             handed_on.take_keys()
+            launch.outlive_group()
             interrupts.raise_noted()
         except BaseException:
             child.abandon()

@@ -444,6 +444,28 @@ def test_ctrl_c_that_ends_the_program_leaves_alone_what_is_recorded_behind_it(tm
     assert os.waitpid(int(job.first_line), os.WNOHANG)[0]  # it is ours now, as orphans are, and has ended
 
 
+SENDS = """
+import os, signal
+numbers = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO,
+           signal.SIGPWR, signal.SIGRTMIN, signal.SIGRTMAX}
+for number in numbers:
+    signal.signal(number, signal.SIG_IGN)
+print("ready", flush=True)
+for number in numbers:
+    os.kill(0, number)
+os._exit(7)
+"""
+
+
+@perf
+@pytest.mark.parametrize("options", [(), ("--engine", "signal")], ids=" ".join)
+def test_what_a_program_sends_to_its_group_does_not_end_its_recording(
+        tmp_path: Path, options: tuple[str, ...]) -> None:
+    job = Running(tmp_path, *options, "-o", "x.er", sys.executable, "-c", SENDS)
+    assert job.end()[0] == 7
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
 @perf
 def test_stopping_and_going_on_does_no_harm(tmp_path: Path) -> None:
     job = Running(tmp_path, "-o", "x.er", SH, "-c", "echo $$; read go; echo done; exit 9", stdin=subprocess.PIPE)
