@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from collector import interrupts
 from collector.engines.perf import opening as perf_opening
 from collector.engines.ptrace import opening
@@ -12,7 +10,7 @@ from collector.experiment import names
 from collector.linux import own_proc
 from collector.linux.crowd import Crowd
 from collector.session import room
-from collector.session.control import Signals
+from collector.session.control import Signals, stopping
 from collector.session.launch import keep_children
 from collector.session.options import Options
 from collector.session.session import (
@@ -28,8 +26,6 @@ from collector.session.session import (
     run,
     told,
 )
-
-_STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
@@ -61,7 +57,7 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         options = options._replace(arguments=targets.command_line())
         taken = targets.begin(engine)
         start_ns = taken[0].seen.until_ns
-        signals = Signals(options.signals(_STOPPING), options.orders)
+        signals = Signals(options.signals(stopping()), options.orders)
         interrupts.raise_noted()
         place.take_place()
         recording = Recording(options, place.path, targets.pids[0], engine, start_ns, targets.pidfds())

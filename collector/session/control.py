@@ -87,6 +87,13 @@ def parse_signal(option: str, text: str) -> int:
     return number
 
 
+def stopping() -> list[int]:
+    """What ends a recording without a program of its own: SIGINT also where it is ignored, as in what a shell runs in
+    the background; SIGHUP not (nohup)."""
+    is_hung_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    return [signal.SIGINT, signal.SIGTERM, *is_hung_up]
+
+
 class Control:
     """Whether a recording records: by its window, and by what it is asked for. Turns both into actions."""
 

@@ -7,7 +7,6 @@ load is a program like any other here: what it does is in the kernel's experimen
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from collector import interrupts
@@ -18,13 +17,12 @@ from collector.experiment import names
 from collector.linux import own_proc
 from collector.linux.kernel_symbols import shows_addresses
 from collector.session import launch, room
-from collector.session.control import Action, Signals
+from collector.session.control import Action, Signals, stopping
 from collector.session.heir import Ids
 from collector.session.options import Options
 from collector.session.session import Beside, Say, enter_into_group, forgetting_replaced, import_all, nothing, run
 
 STEM = "ktest"
-_STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 _HIDDEN = ("-k kernel: the kernel does not show this user where its functions lie: run as root, with "
            "kernel.kptr_restrict below 2 (sudo sysctl kernel.kptr_restrict=1)")
 
@@ -56,7 +54,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
             if handed_on is not None:
                 handed_on.take_keys()
             # Those that end it are the load's, if there is one.
-            signals = Signals(options.signals(_STOPPING if load is None else ()), options.orders)
+            signals = Signals(options.signals(stopping() if load is None else ()), options.orders)
             interrupts.raise_noted()
             start_ns = time.monotonic_ns()
             place.take_place()

@@ -588,6 +588,32 @@ def test_nohup_stays_in_force(tmp_path: Path, need: Callable[[str, str], str]) -
     assert job.returncode == 8
 
 
+def is_ignored(number: int, pid: int) -> bool:
+    """Whether a process ignores a signal."""
+    return bool(int(Path(f"/proc/{pid}/status").read_text().split("SigIgn:")[1].split()[0], 16) >> (number - 1) & 1)
+
+
+@perf
+@pytest.mark.parametrize("is_kernel", [False, True], ids=["process", "kernel"])
+def test_nohup_stays_in_force_where_nothing_is_started(
+        tmp_path: Path, is_kernel: bool, request: pytest.FixtureRequest) -> None:
+    """SIGINT does not: a shell ignores it in what it runs in the background, where it is asked for."""
+    if is_kernel:
+        request.getfixturevalue("kernel_shown")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        what = ["-k", "kernel", "-F", "off"] if is_kernel else ["-P", str(process.pid)]
+        with subprocess.Popen([COLLECT, "-v", "-A", "off", "-o", "x.er", *what], cwd=tmp_path, stderr=subprocess.PIPE,
+                              preexec_fn=block_and_ignore, text=True) as job:
+            assert job.stderr is not None
+            while "experiment x.er" not in job.stderr.readline():
+                assert job.poll() is None
+            assert is_ignored(signal.SIGHUP, job.pid)
+            job.send_signal(signal.SIGINT)
+            job.communicate(timeout=30)
+        process.kill()
+    assert job.returncode == 0
+
+
 @perf
 def test_nohup_stays_in_force_for_exports(tmp_path: Path) -> None:
     """Python runs a file of such a name as it starts."""
