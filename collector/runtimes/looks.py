@@ -93,6 +93,7 @@ class Looks:
         self._left: list[bool] = []  # of each look, whether the thread has carried out nothing since the one before
         self._has_left = False  # since the last one
         self._shapes: list[Shape] = []
+        self._places: list[list[dict[int, int]]] = []  # of each activation of each shape, where in it frames are
         self._numbers: dict[Shape, int] = {}
         self._looks_of: list[list[int]] = []  # of each shape
         self._times_of: list[list[int]] = []  # and when these were
@@ -136,8 +137,8 @@ class Looks:
         times, chains, kinds, left = list(self._times), list(self._chains), list(self._kinds), list(self._left)
         last = {kind: look for look, kind in enumerate(kinds)}  # of each kind
         seldom = sorted(look for look in last.values() if look < len(kinds) - _KEPT)[-_KEPT:]
-        for kept in (self._times, self._chains, self._kinds, self._still, self._left, self._shapes, self._numbers,
-                     self._looks_of, self._times_of, self._best, self._common, self._callers):
+        for kept in (self._times, self._chains, self._kinds, self._still, self._left, self._shapes, self._places,
+                     self._numbers, self._looks_of, self._times_of, self._best, self._common, self._callers):
             kept.clear()
         for look in (*seldom, *range(len(kinds) - _KEPT, len(kinds))):
             self._times.append(times[look])
@@ -149,6 +150,7 @@ class Looks:
         number = self._numbers.setdefault(shape, len(self._shapes))
         if number == len(self._shapes):
             self._shapes.append(shape)
+            self._places.append([{address: i for i, (address, _) in enumerate(activation)} for activation in shape])
             self._looks_of.append([])
             self._times_of.append([])
         self._looks_of[number].append(len(self._chains))
@@ -223,9 +225,9 @@ class Looks:
             return [self._anchored(each) for each in anchors]
         chain = self._chains[look]
         found, n = [], 0
-        for activation, each in zip(chain[:depth], anchors, strict=False):
+        for i_activation, (activation, each) in enumerate(zip(chain[:depth], anchors, strict=False)):
             n += len(activation)
-            own = self._position(activation, each)
+            own = self._position(self._kinds[look], i_activation, each)
             marks = [VERIFIED if n - i <= lasting or (i == own and each.codes and each.is_proven) else TORN
                      for i in range(own, len(activation))]
             found.append(Told(activation[own:], tuple(marks)))
@@ -265,27 +267,28 @@ class Looks:
         """The looks that agree longest with anchors, with how many activations, and when they were."""
         best = self._best.setdefault(anchors, _Best())
         for number in range(best.n_asked, len(self._shapes)):
-            best.add(number, self._score(anchors, self._shapes[number]))
+            best.add(number, self._score(anchors, number))
         if len(best.shapes) == 1:
             return best.depth, self._looks_of[best.shapes[0]], self._times_of[best.shapes[0]]
         looks = sorted([look for number in best.shapes for look in self._looks_of[number]])
         return best.depth, looks, [self._times[look] for look in looks]
 
-    def _score(self, anchors: Anchors, shape: Shape) -> int:
+    def _score(self, anchors: Anchors, number: int) -> int:
         """With how many activations of a shape anchors agree."""
-        n = 0
-        for activation, anchor in zip(shape, anchors, strict=False):
-            if self._position(activation, anchor) < 0:
-                break
+        n, n_there = 0, len(self._shapes[number])
+        while n < min(n_there, len(anchors)) and self._position(number, n, anchors[n]) >= 0:
             n += 1
-        return n if n == len(anchors) == len(shape) else min(n, len(anchors) - 1)
+        return n if n == len(anchors) == n_there else min(n, len(anchors) - 1)
 
-    def _position(self, activation: Sequence[tuple[int, ...]], anchor: Anchor) -> int:
-        """Which function of an activation the anchors lead to; -1: to none of them."""
+    def _position(self, number: int, depth: int, anchor: Anchor) -> int:
+        """Which function of an activation of a shape the anchors lead to; -1: to none of them."""
         codes, frames, _ = anchor
-        for i, (address, code, *_) in enumerate(activation if codes else activation[:1]):
-            if (not codes or code in codes) and (not self._inlined or address in frames):
-                return i
+        activation, place_of = self._shapes[number][depth], self._places[number][depth]
+        # An activation may be a thousand functions, of which the anchors lead to a few frames.
+        places = sorted(place_of[address] for address in frames if address in place_of) if self._inlined else (0,)
+        for place in places:
+            if activation[place][1] in codes if codes else place == 0:
+                return place
         return -1
 
     def _anchored(self, anchor: Anchor) -> Told:

@@ -912,6 +912,27 @@ def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -
     assert (which >= 0).tolist() == [True, False, True, False]
 
 
+class Asked(frozenset[int]):
+    """Codes that count how often they are asked for one."""
+
+    n_asked = 0
+
+    def __contains__(self, code: object) -> bool:
+        Asked.n_asked += 1
+        return super().__contains__(code)
+
+
+def test_of_deep_activations_only_the_frames_that_words_lead_to_are_looked_at() -> None:
+    looks, drawn = Looks(), random.Random(2)
+    frames = [PyFrame(0x10000 + 112 * i, 1000, 40) for i in range(900)]  # one that calls itself
+    for time_ns in range(50):
+        looks.add(time_ns, (tuple(reversed(frames[:drawn.randrange(300, 900)])),))
+    ((told, marks),) = looks.told((Anchor(Asked({1000}), frozenset({frames[310].address, frames[311].address})),), 20)
+    assert told == tuple(reversed(frames[:312]))
+    assert marks[0] == VERIFIED
+    assert 0 < Asked.n_asked < 200
+
+
 def test_what_a_thread_had_left_between_two_looks_is_torn() -> None:
     """One of a library that calls Python now and then: it carried out nothing in a look between."""
     looks = Looks()
