@@ -56,16 +56,26 @@ class _Const(NamedTuple):
     has_lines: bool
 
 
+class _Class(NamedTuple):
+    """Whose a pool is: its InstanceKlass, the Symbol of its name, that name and its file."""
+
+    klass: int
+    symbol: int
+    name: bytes
+    source: bytes
+
+
 class Methods:
     """Those of one machine."""
 
     def __init__(self, layout: Layout, read: Read) -> None:
         self.known: dict[int, JavaMethod] = {}  # by Method*
         self.n_forgotten = 0
-        self._const: dict[int, int] = {}  # the ConstMethod of each
+        # What each is told apart by from one that has come to be where it was: of an unloaded class, say.
+        self._identity: dict[int, tuple[_Const, _Class]] = {}
         self._certain: set[int] = set()  # known ones that are there, as was seen since the last look
         self._failed: set[int] = set()  # since the last look
-        self._pool_of: dict[int, tuple[int, tuple[bytes, bytes]]] = {}  # since then: their classes, and what these are
+        self._class_of: dict[int, _Class] = {}  # those of pools, since then
         self._layout = layout
         self._read = read
 
@@ -73,10 +83,10 @@ class Methods:
         """Whether methods are still there will be seen as they are asked for, from now on."""
         self._failed.clear()
         self._certain.clear()
-        self._pool_of.clear()
+        self._class_of.clear()
         if len(self.known) > _METHODS_MAX:
             self.known.clear()
-            self._const.clear()
+            self._identity.clear()
 
     def learn(self, addresses: Iterable[int]) -> None:
         """Learns those that are not known yet, or are others by now."""
@@ -93,10 +103,18 @@ class Methods:
 
     def _check(self, addresses: Sequence[int]) -> None:
         """Forgets methods that are there no more."""
-        there = self._words(addresses, self._layout.at["method_const"])
-        for address, const in zip(addresses, there, strict=True) if any(there) else ():
-            if const != self._const[address]:
-                del self.known[address], self._const[address]
+        at, size = self._layout.at, self._layout.size["const"]
+        there = self._words(addresses, at["method_const"])
+        if not any(there):
+            return
+        known = [self._identity[address] for address in addresses]
+        heads = self._read([const.address for const, _ in known], [size] * len(known))
+        klasses = self._words([const.pool for const, _ in known], at["pool_holder"])
+        symbols = self._words([its.klass for _, its in known], at["klass_name"])
+        for address, (const, its), pointer, head, *whose in zip(
+                addresses, known, there, heads, klasses, symbols, strict=True):
+            if whose != [its.klass, its.symbol] or self._const(pointer, head) != const:
+                del self.known[address], self._identity[address]
                 self.n_forgotten += 1
 
     def _found(self, addresses: Sequence[int]) -> dict[int, JavaMethod]:
@@ -110,44 +128,47 @@ class Methods:
         tables = self._tables(by_method.values())
         found = {}
         for address, const in by_method.items():
-            klass, source = pools[const.pool]
+            its = pools[const.pool]
             name = _method_name(const, symbols.get((const.pool, const.name), b""),
                                 symbols.get((const.pool, const.signature), b""))
             if name:
-                self._const[address] = const.address
-                found[address] = JavaMethod(const.bytecode, const.code_size, klass.replace(b"/", b".") + b"." + name,
-                                            source, tables.get(const.address, ()))
+                self._identity[address] = const, its
+                found[address] = JavaMethod(const.bytecode, const.code_size, its.name.replace(b"/", b".") + b"." + name,
+                                            its.source, tables.get(const.address, ()))
         return found
 
     def _consts(self, addresses: Sequence[int]) -> dict[int, _Const]:
-        at, size = self._layout.at, self._layout.size["const"]
-        found = {}
-        for address, head in zip(addresses, self._twice(addresses, size), strict=True):
-            if len(head) < size:
-                continue
-            bytecode, code_size = address + size, _half(head, at["const_code_size"])
-            end = address + (int.from_bytes(head[at["const_size"]:][:4], "little") << 3)
-            parameters = _half(head, at["const_parameters"]) if at["const_parameters"] != NONE else -1
-            pool = _word(head, at["const_constants"])
-            if bytecode + code_size <= end <= address + _CONST_MAX and _is_address(pool):
-                found[address] = _Const(address, pool, bytecode, code_size, end, _half(head, at["const_name"]),
-                                        _half(head, at["const_signature"]), parameters,
-                                        bool(head[at["const_flags"]] & _HAS_LINES))
-        return found
+        heads = self._twice(addresses, self._layout.size["const"])
+        found = {address: self._const(address, head) for address, head in zip(addresses, heads, strict=True)}
+        return {address: const for address, const in found.items() if const is not None}
 
-    def _classes(self, addresses: set[int]) -> dict[int, tuple[bytes, bytes]]:
+    def _const(self, address: int, head: bytes) -> _Const | None:
+        """What a ConstMethod with this head says; None: it cannot be one."""
+        at, size = self._layout.at, self._layout.size["const"]
+        if len(head) < size:
+            return None
+        bytecode, code_size = address + size, _half(head, at["const_code_size"])
+        end = address + (int.from_bytes(head[at["const_size"]:][:4], "little") << 3)
+        parameters = _half(head, at["const_parameters"]) if at["const_parameters"] != NONE else -1
+        pool = _word(head, at["const_constants"])
+        if not (bytecode + code_size <= end <= address + _CONST_MAX and _is_address(pool)):
+            return None
+        return _Const(address, pool, bytecode, code_size, end, _half(head, at["const_name"]),
+                      _half(head, at["const_signature"]), parameters, bool(head[at["const_flags"]] & _HAS_LINES))
+
+    def _classes(self, addresses: set[int]) -> dict[int, _Class]:
         """The same as ``_pools``; what was read since the last look need not be read again, if the pool still belongs
         to that class, and that to the pool."""
         at = self._layout.at
-        known = [pool for pool in addresses if pool in self._pool_of]
+        known = [pool for pool in addresses if pool in self._class_of]
         holders = self._words(known, at["pool_holder"])
         back = self._words(holders, at["klass_constants"])
         same = {pool for pool, holder, own in zip(known, holders, back, strict=True)
-                if own == pool and holder == self._pool_of[pool][0]}
+                if own == pool and holder == self._class_of[pool].klass}
         found = self._pools(addresses - same)
-        return found | {pool: self._pool_of[pool][1] for pool in same}
+        return found | {pool: self._class_of[pool] for pool in same}
 
-    def _pools(self, addresses: set[int]) -> dict[int, tuple[bytes, bytes]]:
+    def _pools(self, addresses: set[int]) -> dict[int, _Class]:
         """Names of the classes that pools belong to, and of the files of these."""
         at, size = self._layout.at, self._layout.size["pool"]
         asked = list(addresses)
@@ -168,12 +189,11 @@ class Methods:
                 file = texts.get(files.get((pool, indices[pool]), 0), b"")
                 folder = text.rpartition(b"/")[0]
                 is_file = bool(file) and b"/" not in file and b"\0" not in file
-                found[pool] = text, (folder + b"/" if folder else b"") + file if is_file else b""
-                self._pool_of[pool] = holders[pool], found[pool]
+                source = (folder + b"/" if folder else b"") + file if is_file else b""
+                found[pool] = self._class_of[pool] = _Class(holders[pool], name, text, source)
         return found
 
-    def _symbols_of(self, consts: Iterable[_Const], pools: dict[int, tuple[bytes, bytes]]) -> dict[tuple[int, int],
-                                                                                                   bytes]:
+    def _symbols_of(self, consts: Iterable[_Const], pools: dict[int, _Class]) -> dict[tuple[int, int], bytes]:
         """The names and signatures that constants have, by pool and index."""
         asked = {(const.pool, index) for const in consts if const.pool in pools
                  for index in (const.name, const.signature)}

@@ -17,6 +17,7 @@ from collector.runtimes.code_hotspot import rows_of_compiled
 from collector.runtimes.compressed_hotspot import lines_of, number_at
 from collector.runtimes.hotspot import Blob, Machine
 from collector.runtimes.layout_hotspot import _FIELDS, _SOME, NONE, Layout
+from collector.runtimes.methods_hotspot import Methods
 from collector.runtimes.scopes_hotspot import Scope, Scopes, ranges_of
 from collector.unwind.rules import CfaKind, Rule
 from collector.unwind.table import STOP
@@ -198,6 +199,38 @@ def test_rules_of_compiled_code_are_what_its_instructions_do(machine: Machine, j
                 wrong.append((blob.frame_size, hex(at), there, rule.cfa.offset, text[at:at + 8].hex()))
     assert n_places > 500
     assert not wrong, wrong[:10]
+
+
+def test_a_method_where_one_of_an_unloaded_class_was_has_its_own_name(java: JavaTarget, machine: Machine) -> None:
+    """The same Method and ConstMethod, of another class, or with another name in the same class."""
+    everything(machine)
+    layout, known = machine.layout, machine.methods.known
+    address = next(at for at, method in known.items() if method.name == b"Waits.inlined(long)")
+    other = next(at for at, method in known.items() if not method.name.startswith(b"Waits."))
+    (const, its), (_, another) = machine.methods._identity[address], machine.methods._identity[other]
+    leaf = next(at for at, method in known.items() if method.name == b"Waits.leaf(long)")
+    name = machine.methods._identity[leaf][0].name
+    at = const.address + layout.at["const_name"]
+    changed = [{}, {its.klass + layout.at["klass_name"]: another.symbol.to_bytes(8, "little")},
+               {at: name.to_bytes(2, "little")}]
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        found = java.read(addresses, sizes)
+        for place, new in changed[0].items():
+            for i, (begin, content) in enumerate(zip(addresses, found, strict=True)):
+                if begin <= place < begin + len(content):
+                    found[i] = content[:place - begin] + new + content[place - begin + len(new):]
+        return found
+
+    told = Methods(layout, read)
+    names = []
+    for _ in range(3):
+        told.look()
+        told.learn([address])
+        names.append(told.known[address].name)
+        changed.append(changed.pop(0))
+    assert names == [b"Waits.inlined(long)", another.name.replace(b"/", b".") + b".inlined(long)", b"Waits.leaf(long)"]
+    assert told.n_forgotten == 2
 
 
 # --- hostile memory -------------------------------------------------------------------------------
