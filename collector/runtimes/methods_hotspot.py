@@ -29,6 +29,7 @@ _PRIMITIVES = {b"B": b"byte", b"C": b"char", b"D": b"double", b"F": b"float", b"
 _TYPE = re.compile(rb"(\[*)(?:([BCDFIJSZ])|L([^;\[()]+);)")
 _SIGNATURE = re.compile(rb"\(((?:\[*(?:[BCDFIJSZ]|L[^;\[()]+;))*)\)(?:V|\[*(?:[BCDFIJSZ]|L[^;\[()]+;))")
 _METHOD_NAME = re.compile(rb"<init>|<clinit>|[^.;\[/<>\0]+")
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f]")
 _CLASS_NAME = re.compile(rb"[^.;\[/\0]+(?:/[^.;\[/\0]+)*")
 
 
@@ -223,15 +224,15 @@ class Methods:
                 for const, piece in zip(lined, pieces, strict=True)}
 
     def _texts(self, addresses: Iterable[int]) -> dict[int, bytes]:
-        """What symbols say, by address, if it is UTF-8 and the same when read again."""
+        """What symbols say, by address, if it is text and the same when read again."""
         at, body = self._layout.at["symbol_length"], self._layout.at["symbol_body"]
         asked = [address for address in dict.fromkeys(addresses) if _is_address(address)]
         heads = zip(asked, self._read(asked, [body] * len(asked)), strict=True)
         lengths = {address: _half(head, at) for address, head in heads if len(head) == body}
         lengths = {address: length for address, length in lengths.items() if 0 < length <= _SYMBOL_MAX}
         twice = [self._read([address + body for address in lengths], list(lengths.values())) for _ in range(2)]
-        return {address: first for address, first, second in zip(lengths, *twice, strict=True)
-                if first == second and first and _is_text(first)}
+        return {address: text for address, first, second in zip(lengths, *twice, strict=True)
+                if first == second and (text := _text(first))}
 
     def _words(self, addresses: Sequence[int], at: int) -> list[int]:
         return [_word(piece, 0) for piece in self._read([address + at for address in addresses], [8] * len(addresses))]
@@ -267,11 +268,15 @@ def _parameters(signature: bytes) -> tuple[bytes, int] | None:
                                                 for depth, kind, _ in types)
 
 
-def _is_text(content: bytes) -> bool:
+def _text(content: bytes) -> bytes:
+    """What a symbol says, as UTF-8; empty where that is no text. In the modified UTF-8 of a symbol a character beyond
+    the first 65,536 is two surrogates, each encoded by itself."""
     try:
-        return content.decode("utf-8", "surrogatepass").isprintable()
+        units = content.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
+        text = units.decode("utf-16-le")
     except UnicodeDecodeError:
-        return False
+        return b""
+    return b"" if _CONTROL.search(text) else text.encode()
 
 
 def _is_address(word: int) -> bool:

@@ -28,10 +28,11 @@ public class Waits {
     static void nap() { try { Thread.sleep(900_000); } catch (InterruptedException e) { n++; } }
     static long leaf(long y) { return y * 31 + n; }
     static long inlined(long y) { return leaf(y) + 1; }
+    static long \\ud835\\udc65(long y) { return y * 37 + n; }
     static long warm(long[] a) { long x = 1; for (long y : a) x += inlined(y); return x; }
     public static void main(String[] arguments) throws Exception {
         long[] numbers = new long[10];
-        for (int i = 0; i < 30_000; i++) n += warm(numbers) == 3 ? 1 : 0;
+        for (int i = 0; i < 30_000; i++) n += warm(numbers) + \\ud835\\udc65(i) == 3 ? 1 : 0;
         Thread napper = new Thread(() -> deep(5, Waits::nap), "napper");
         napper.start();
         while (napper.getState() != Thread.State.TIMED_WAITING) Thread.sleep(1);

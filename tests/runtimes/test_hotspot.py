@@ -17,7 +17,7 @@ from collector.runtimes.code_hotspot import rows_of_compiled
 from collector.runtimes.compressed_hotspot import lines_of, number_at
 from collector.runtimes.hotspot import Blob, Machine
 from collector.runtimes.layout_hotspot import _FIELDS, _SOME, NONE, Layout
-from collector.runtimes.methods_hotspot import Methods
+from collector.runtimes.methods_hotspot import Methods, _text
 from collector.runtimes.scopes_hotspot import Scope, Scopes, ranges_of
 from collector.unwind.rules import CfaKind, Rule
 from collector.unwind.table import STOP
@@ -50,6 +50,7 @@ def everything(machine: Machine) -> tuple[list[Blob], dict[str, bytes]]:
 def test_compiled_code_has_its_methods(machine: Machine) -> None:
     blobs, methods = everything(machine)
     assert methods["Waits.warm(long[])"] == b"Waits.java"
+    assert "Waits.\U0001d465(long)" in methods  # beyond the first 65,536 characters
     named = [machine.method(blob.method) for blob in blobs]
     assert all(named), [blob for blob, name in zip(blobs, named, strict=True) if name is None]
     assert {blob.level for blob in blobs} >= {0, 3, 4}
@@ -286,6 +287,14 @@ def test_compressed_numbers(excluded: int, data: bytes, number: int, size: int) 
     for cut in range(size):
         assert number_at(data[:cut], 0, excluded) == (0, -1)
     assert number_at(bytes(5), 0, 1) == (0, -1)
+
+
+@pytest.mark.parametrize(("symbol", "text"), [
+    (b"run", "run"), (b"my test", "my test"), ("gr\u00f6\u00dfe\u00a0\u200d".encode(), "gr\u00f6\u00dfe\u00a0\u200d"),
+    (b"\xed\xa0\xbd\xed\xba\x80run", "\U0001f680run"), (b"\xed\xa0\xbdrun", ""), (b"run\xed\xba\x80", ""),
+    (b"\xff", ""), (b"\xc0\x80", ""), (b"a\nb", ""), (b"\x1b[2J", ""), ("\u0085".encode(), "")])
+def test_texts_of_symbols(symbol: bytes, text: str) -> None:
+    assert _text(symbol).decode() == text
 
 
 def test_lines_of_a_table() -> None:
