@@ -558,6 +558,9 @@ class _Wave:
         asked = (self.line.take(which) >= FIRST_ORIGIN) & ~found.is_root & (chained | ~found.ok)
         for k in indices(asked).tolist():
             i, link = int(which[k]), int(fp[k]) if chained[k] or beyond[k] else None
+            if fp[k] == 0 and self.tables.has_zeroed(int(self.line[i])):
+                found.is_root[k] = True
+                continue
             makes_none = self.tables.makes_no_frame(int(self.line[i]))
             if chained[k] and not (makes_none and self.is_led_past(i, int(found.return_address[k]))):
                 continue
@@ -584,11 +587,12 @@ class _Wave:
         return at, UNKNOWN if link is None else link
 
     def searched(self, i: int, *, keeps_fp: bool) -> tuple[int, int] | None:
-        """The same by a search; ``keeps_fp``: what lies below the return address is not the caller's frame pointer."""
+        """The same by a search, which has to be proven where the register is known; ``keeps_fp``: what lies below the
+        return address is not the caller's frame pointer."""
         self.tables.counters.frame_chain_searches += 1
         sp, judge = int(self.regs[_SP, i]), self.judge_of(self.space_key[i])
         found = frame_pointer.search(self.memory, i, sp, int(self.pc[i]), judge)
-        if found is None:
+        if found is None or not (found.is_proven or self.regs[_FP, i] == _UNKNOWN):
             return None
         self.note(i, Proof.PROVEN if found.is_proven else Proof.UNPROVEN)
         fp = UNKNOWN if keeps_fp else int(self.memory.column(i, found.fp, 1)[0])

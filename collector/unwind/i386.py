@@ -38,6 +38,9 @@ LEAF_HINTS = (
     # clone(2) in glibc: int $0x80; pop edi; pop esi; pop ebx; test eax, eax; jl failed; je child
     *beginning((rb"\xcd\x80", 3), (rb"\x5f", 3), (rb"\x5e", 2), (rb"\x5b", 1), (rb"\x85\xc0", 0),
                (rb"(?:\x7c.|\x0f\x8c.{4})", 0), (rb"\x74.", 0)),
+    # clone3(2): int $0x80; test eax, eax; je child; pop esi; pop ebx; jl failed
+    *beginning((rb"\xcd\x80", 2), (rb"\x85\xc0", 2), (rb"\x74.", 2), (rb"\x5e", 2), (rb"\x5b", 1),
+               (rb"\x0f\x8c.{4}", 0)),
 )
 
 # push ebp; mov ebp, esp; or, in functions that realign the stack: lea 4(esp), ecx

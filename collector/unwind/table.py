@@ -267,6 +267,7 @@ class Source:
     base: int
 
 
+_ZEROED = re.compile(rb"(?<![\x41\x44\x45])\x31\xed")  # xor ebp, ebp
 _FAR_CALL = 13  # bytes of mov r10, address; call r10
 _JUMPS_MAX, _WRAPPER_MAX = 4096, 48  # bytes of a function: that are looked at; of one that only jumps on
 _TAIL_JUMP = re.compile(rb"(?s:\xe9....|\xeb.)")
@@ -811,6 +812,14 @@ class Tables:
             vaddr = (pc_line - known.origin) & _MASK
             found = self._frameless[pc_line] = self._begins_without_frame(known, vaddr)
         return found
+
+    def has_zeroed(self, pc_line: int) -> bool:
+        """Whether the code just before a place has made the frame pointer zero, which marks the outermost frame."""
+        known = self._object_at(pc_line)
+        if known is None or known.arch is None:
+            return False
+        vaddr = (pc_line - known.origin) & _MASK
+        return bool(_ZEROED.search(self._text(known, vaddr - 16, 16) if vaddr >= 16 else b""))
 
     def _begins_without_frame(self, known: _Object, vaddr: int) -> bool:
         assert known.arch is not None

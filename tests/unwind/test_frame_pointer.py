@@ -404,6 +404,15 @@ def test_a_stack_is_whole_where_nothing_behind_it_follows_a_call(program: Callab
     assert bare.unwound(["in_waits", 5, 6, 7, 8, 9, "in_start"], 0) == (["asks", "waits"], Stop.NO_RULE, Proof.CERTAIN)
 
 
+def test_code_that_makes_the_frame_pointer_zero_is_the_outermost(program: Callable[..., Program]) -> None:
+    """As where a thread begins: whatever lies behind its stack."""
+    begins = WITH_CFI + ".type main, @function; main: xor %ebp, %ebp; pop %rdi; call *%r9; in_main: hlt;"
+    begins += ".size main, .-main; .type asks, @function; asks: syscall; in_asks: ret; .size asks, .-asks;"
+    begins += ".section .note.GNU-stack"
+    assert program(begins).unwound(["in_main", 9, "in_start", 0, "in_other"], 0) == (
+        ["asks", "main"], Stop.ROOT, Proof.CERTAIN)
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["all registers", "sp and pc"])
 def test_a_leaf_that_makes_no_frame_has_its_caller_in_the_register(is_known: bool,
                                                                    program: Callable[..., Program]) -> None:
@@ -425,13 +434,17 @@ BEGINNINGS = {
     "-m64": (4, "mov $39, %eax; around: syscall; test %rax, %rax; jl 1f; je 1f; ret; 1: hlt"),
     "-m32": (7, "push %ebx; push %esi; push %edi; .cfi_adjust_cfa_offset 12; mov $20, %eax; around: int $0x80;"
                 "pop %edi; .cfi_adjust_cfa_offset -4; pop %esi; .cfi_adjust_cfa_offset -4;"
-                "pop %ebx; .cfi_adjust_cfa_offset -4; test %eax, %eax; jl 1f; je 1f; ret; 1: hlt")}
+                "pop %ebx; .cfi_adjust_cfa_offset -4; test %eax, %eax; jl 1f; je 1f; ret; 1: hlt"),
+    # clone3(2) there
+    "-m32 clone3": (6, "push %ebx; push %esi; .cfi_adjust_cfa_offset 8; mov $20, %eax; around: int $0x80;"
+                       "test %eax, %eax; je 1f; pop %esi; .cfi_adjust_cfa_offset -4; pop %ebx;"
+                       ".cfi_adjust_cfa_offset -4; .byte 0x0f, 0x8c; .long 1f - . - 4; ret; 1: hlt")}
 
 
-@pytest.mark.parametrize("mode", BEGINNINGS)
-def test_where_a_thread_begins(mode: str, world: Any, bare_stops: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("case", BEGINNINGS)
+def test_where_a_thread_begins(case: str, world: Any, bare_stops: Callable[..., Any]) -> None:
     """Around the call that makes it: its maker has a return address there, itself an empty stack or what to call."""
-    n_places, code = BEGINNINGS[mode]
+    mode, (n_places, code) = case.split()[0], BEGINNINGS[case]
     world.stops = makers = bare_stops(mode, code, n_places)
     frames = world.unwind()
     assert [pcs_of(frames, i) for i in range(n_places)] == [gdb_pcs(stop) for stop in makers]
