@@ -204,8 +204,8 @@ class _Archiver:
             self._report.kept.append(name)
             return
         limit_ns = None if self._force else recorded_unix_ns + NS_PER_S
-        if identities and all(identity.build_id for identity in identities):
-            limit_ns = None  # the time says nothing that the build id does not say better
+        if identities and all(identity.is_known for identity in identities):
+            limit_ns = None  # the time says nothing that these do not say better, whatever clocks did meanwhile
         try:
             if why := _difference(self._path(name), identities):
                 raise _Changed(f"it is not the file that was recorded ({why})")

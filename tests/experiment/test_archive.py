@@ -18,6 +18,7 @@ import pytest
 
 from collector.errors import ExperimentError
 from collector.experiment.archive import CHOICES, Report, archive, archive_known
+from collector.experiment.identity import identity_of_fd
 from collector.experiment.names import archive_name, archives_path, shown
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
@@ -325,6 +326,20 @@ def test_what_is_known_is_copied_without_reading(recorded: Path, files: dict[str
     assert archive_known(archives_path(recorded), known, "off") == Report()
     with pytest.raises(ExperimentError, match="cannot archive 'usedsrc' without reading; choose one of off, on,"):
         archive_known(archives_path(recorded), known, "usedsrc")
+
+
+def test_a_file_that_is_known_is_archived_whatever_the_clocks_say(tmp_path: Path, files: dict[str, Path]) -> None:
+    """CLOCK_MONOTONIC stands still while a machine is suspended: by it, a file was mapped hours before it was made."""
+    name, before_ns = os.fsencode(files["used"]), time.time_ns() - 3 * 3600 * NS
+    with files["used"].open("rb") as file:
+        identity = identity_of_fd(file.fileno())
+    (tmp_path / "a.er").mkdir()
+    place, known = archives_path(tmp_path / "a.er"), {name: {identity}}
+    assert archive_known(place, {name: before_ns}, "on", identities=known).problems == []
+    os.utime(files["used"], (1, 1))
+    shutil.rmtree(place)
+    (problem,) = archive_known(place, {name: before_ns}, "on", identities=known).problems
+    assert "it is not the file that was recorded (changed at another time than recorded)" in problem
 
 
 def test_files_that_are_open_are_copied_from_there(recorded: Path, files: dict[str, Path]) -> None:
