@@ -126,6 +126,7 @@ def _guarded(name: str, read: Callable[[], T]) -> T:
 def _dwarf_of(found: LoadObject) -> Any:
     from elftools.elf.elffile import ELFFile
 
+    found.refuse_zstd(".debug_")
     file = ELFFile(io.BufferedReader(_Stream(found._read, found.size), 4096))
     return file.get_dwarf_info(follow_links=False) if file.has_dwarf_info(strict=True) else None
 

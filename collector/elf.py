@@ -55,6 +55,7 @@ _MAX_SUMMED = 4 << 30  # bytes of a debug file that has nothing but a checksum t
 _MAX_NAME_BYTES = 256  # of a section
 _MAX_PLACES = 16  # of a name among strings, whose ends may be those of others
 _SHF_COMPRESSED = 0x800
+_ELFCOMPRESS_ZSTD = 2
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 _GO_FUNCTIONS = ".gopclntab", ".data.rel.ro.gopclntab"
 _GO_TEXT_AT = 22 * 8  # in runtime.moduledata (runtime/symtab.go): the field text
@@ -371,6 +372,17 @@ class LoadObject:
             return self._inflate(data, 12, name)
         return data
 
+    def refuse_zstd(self, prefix: str) -> None:
+        """ElfError if a section whose name begins so is compressed with zstd."""
+        for name, section in self.sections.items():
+            if name.startswith(prefix) and section.flags & _SHF_COMPRESSED and section.size >= 4 and int.from_bytes(
+                    self._read(section.file_offset, 4), self._byte_order) == _ELFCOMPRESS_ZSTD:
+                raise self._is_zstd(name)
+
+    def _is_zstd(self, name: str) -> ElfError:
+        return ElfError(f"{self.name}: {name} is compressed with zstd, which is not unpacked here; "
+                        "objcopy --decompress-debug-sections does it")
+
     @cached_property
     def build_id(self) -> bytes | None:
         """The NT_GNU_BUILD_ID note, from the program headers, else from ``.note.gnu.build-id``."""
@@ -563,6 +575,8 @@ class LoadObject:
             size, kind = int.from_bytes(data[8:16], order), int.from_bytes(data[:4], order)
         else:
             size, kind = int.from_bytes(data[4:8], order), int.from_bytes(data[:4], order)
+        if kind == _ELFCOMPRESS_ZSTD:
+            raise self._is_zstd(name)
         if kind != 1:
             raise ElfError(f"{self.name}: {name} is compressed in a way that is not known here (type {kind})")
         # zlib cannot shrink anything to less than about a thousandth.
@@ -743,7 +757,12 @@ class _File:
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd, self._name = fd, name
-        status = os.fstat(fd)
+        try:
+            status = os.fstat(fd)
+        except OSError as err:  # as of a network file that is gone
+            with suppress(OSError):
+                self.close()
+            raise ElfError(f"{name}: cannot be read: {err.strerror}") from err
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise ElfError(f"{name}: not a regular file")

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collector.dwarf import source_files
 from collector.elf import (
     EM_386,
     EM_X86_64,
@@ -230,6 +231,20 @@ def test_compressed_sections(build: Callable[..., Path], need: Need) -> None:
         assert len(one) == len(other)
 
 
+def test_zstd_is_not_taken_for_damage(build: Callable[..., Path]) -> None:
+    path = build("program", "-g", "-gz", "-fno-asynchronous-unwind-tables")
+    with open_object(str(path)) as found, path.open("r+b") as file:
+        packed = [section for section in found.sections.values() if section.flags & 0x800]
+        assert packed
+        for section in packed:
+            file.seek(section.file_offset)
+            file.write((2).to_bytes(4, "little"))
+        file.flush()
+        for read in (lambda: found.section_bytes(packed[0].name), lambda: source_files(found)):
+            with pytest.raises(ElfError, match=r"program: \.debug_\w+ is compressed with zstd, which is not unpacked"):
+                read()
+
+
 # --- damage ---------------------------------------------------------------------------------------
 
 
@@ -397,6 +412,14 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
         with pytest.raises(ElfError):
             extent.read(0, 4)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_descriptor_that_tells_nothing_is_no_object() -> None:
+    """As of a file on another machine that is gone."""
+    fd = os.open(LIBC, os.O_RDONLY)
+    os.close(fd)
+    with pytest.raises(ElfError, match="libc: cannot be read: Bad file descriptor"):
+        object_of_fd(fd, "libc")
 
 
 def test_import_is_cheap() -> None:
