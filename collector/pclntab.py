@@ -32,9 +32,10 @@ _HEADER_WORDS = 8
 _MAX_FUNCTIONS, _MAX_ADDRESS = 1 << 24, 1 << 47
 _MAX_NAME, _MAX_PCSP = 1 << 12, 1 << 16
 _MAX_ROWS = 1 << 14
-# Functions that have no caller on their stack, by name: of versions before 1.17, which do not mark them.
+# Functions that have no caller on their stack, by name: versions before 1.17 do not mark them, later ones some of them.
 _TOPS = {b"runtime.goexit", b"runtime.mstart", b"runtime.mcall", b"runtime.rt0_go", b"runtime.morestack",
-         b"runtime.systemstack"}
+         b"runtime.systemstack", b"runtime.asmcgocall", b"runtime.cgocallback", b"runtime.gogo", b"gogo",
+         b"runtime.clone"}
 _ENTRY, _SIGNAL_RETURN = b"_rt0_", b"runtime.sigreturn"
 _TOP_FRAME, _WRITES_SP = 1, 2  # bits of a function's flag
 
@@ -64,6 +65,7 @@ class Kind(IntEnum):
     PLAIN = 0
     TOP = 1  # its caller is on another stack, if it has one
     SIGNAL_RETURN = 2  # the code that a signal handler returns to
+    LEAVES_STACK = 3  # it goes to another stack and comes back (time.now): where its caller is, the table does not say
 
 
 class FunctionTable:
@@ -138,8 +140,9 @@ class FunctionTable:
         if name.startswith(_SIGNAL_RETURN):
             return Kind.SIGNAL_RETURN
         flag = self._part(self._description(index) + self._form.flag, 1)[0] if self._form.flag else 0
-        is_top = flag & (_TOP_FRAME | _WRITES_SP) or name in _TOPS or name.startswith(_ENTRY)
-        return Kind.TOP if is_top else Kind.PLAIN
+        if flag & _TOP_FRAME or name in _TOPS or name.startswith(_ENTRY):
+            return Kind.TOP
+        return Kind.LEAVES_STACK if flag & _WRITES_SP else Kind.PLAIN
 
     def frame_rows(self, index: int) -> list[tuple[int, int]]:
         """(address from where on, how far sp is below the frame's end but for the return address) of a function; none

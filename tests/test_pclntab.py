@@ -16,13 +16,13 @@ import pytest
 from collector.elf import LoadObject, object_of_bytes, open_object
 from collector.errors import ElfError
 from collector.pclntab import FunctionTable, Kind
-from collector.unwind.table import HOLE, ROOT, Tables
+from collector.unwind.table import HOLE, ROOT, STOP, Tables
 from collector.unwind.x86_64 import RBP, RIP, RSP, X86_64, go_rule
 
 GoProgram = Callable[..., Path]
 WITH_FRAMES = "-compressdwarf=false"
 TEXT = 0x40_1000
-# Name, size, rows (offset, depth), and the flag of a function that has no caller.
+# Name, size, rows (offset, depth), and flags: 1 of a function that has no caller, 2 of one that writes to sp.
 FUNCTIONS: list[tuple[bytes, int, list[tuple[int, int]], int]] = [
     (b"_rt0_amd64_linux", 32, [(0, 0)], 0),
     (b"main.small", 48, [(0, 0)], 0),
@@ -30,6 +30,8 @@ FUNCTIONS: list[tuple[bytes, int, list[tuple[int, int]], int]] = [
     (b"runtime.goexit", 16, [(0, 0)], 1),
     (b"runtime.sigreturn__sigaction", 16, [(0, 0)], 0),
     (b"main.main", 64, [(0, 0), (8, 24), (60, 0)], 0),
+    (b"time.now", 96, [(0, 0), (4, 16), (90, 0)], 2),
+    (b"runtime.asmcgocall", 32, [(0, 0)], 2),
 ]
 
 
@@ -96,7 +98,8 @@ def test_a_table_of_each_form(magic: int) -> None:
         begin += size
     assert (len(table), table.end) == (len(FUNCTIONS), begin)
     kinds = [table.kind(i) for i in range(len(table))]
-    assert kinds == [Kind.TOP, Kind.PLAIN, Kind.PLAIN, Kind.TOP, Kind.SIGNAL_RETURN, Kind.PLAIN]
+    clock = Kind.PLAIN if magic == 0xFFFF_FFFB else Kind.LEAVES_STACK  # which has no flags
+    assert kinds == [Kind.TOP, Kind.PLAIN, Kind.PLAIN, Kind.TOP, Kind.SIGNAL_RETURN, Kind.PLAIN, clock, Kind.TOP]
 
 
 @pytest.mark.parametrize("flags", [(), ("-buildmode=pie",)], ids=["exe", "pie"])
@@ -113,6 +116,18 @@ def test_names_of_a_stripped_program_are_those_of_its_symbols(flags: tuple[str, 
         assert len(found) > 1000
         assert {b"main.main", b"main.one", b"main.work", b"runtime.goexit"} <= set(names)
         assert [name for i, name in enumerate(names) if name not in at[int(found.value[i])]] == []
+
+
+def test_a_function_that_leaves_its_stack_and_comes_back_is_no_root(go_program: GoProgram) -> None:
+    """What reads the clock does: its samples are cut short, and not whole stacks of one frame."""
+    with open_object(str(go_program("split", "-s -w"))) as bare:
+        functions = bare.go_functions
+        assert functions is not None
+        at = {functions.name(i): int(functions.entries[i]) for i in range(len(functions))}
+        tables = Tables()
+        number = tables.add_object(bare)
+        for name, rule in ((b"runtime.nanotime1", STOP), (b"runtime.asmcgocall", ROOT), (b"runtime.mcall", ROOT)):
+            assert tables.rules_at(np.array([at[name] + 8], np.uint64) + tables.origin[number]).tolist() == [rule]
 
 
 def test_frames_are_those_that_call_frame_information_tells(go_program: GoProgram) -> None:

@@ -577,8 +577,8 @@ class Tables:
             self.counters.fdes_damaged += 1
             return [], begin, end
         self.counters.fdes_decoded += 1
-        if kind == FunctionKind.TOP:
-            return [(begin, ROOT)], begin, end
+        if kind in (FunctionKind.TOP, FunctionKind.LEAVES_STACK):
+            return [(begin, ROOT if kind == FunctionKind.TOP else STOP)], begin, end
         number_of = self.rule_sets[X86_64.machine].number_of
         return [(start, number_of(go_rule(depth))) for start, depth in rows], begin, end
 

@@ -24,10 +24,11 @@ def test_a_stripped_program_is_recorded_with_names_and_whole_stacks(
     assert run.returncode == 0, run.stderr
     # While the runtime goes from one stack to another, an instant, its frame lies outside of what was copied, or above:
     # behind rt_sigreturn the goroutine's stack is another one than the handler's.
+    # Nor is the caller known of what reads the clock.
     some = re.search(r"(\d+) of (\d+) stacks do(?:es)? not reach the root \((.+?)\)", run.stderr)
     assert "not reach the root" not in run.stderr or some, run.stderr
     if some:
-        assert set(re.sub(r"[\d,]+", "", some[3]).split()) <= {"outside", "truncated", "no", "map"}, run.stderr
+        assert set(re.sub(r"[\d,]+", "", some[3]).split()) <= {"outside", "truncated", "no", "map", "rule"}, run.stderr
         assert int(some[1]) <= 0.01 * int(some[2])
         cut = er_print("-metrics", "i.total:name", "-csingle", "<Truncated-stack>", path).stdout.partition("Callees")[2]
         outermost = re.findall(r"^ *[\d.]+ +(\S+)$", cut, re.MULTILINE)
