@@ -39,6 +39,7 @@ def test_what_a_program_sees_of_its_start(new_session: bool, tmp_path: Path, per
 
 
 def test_what_is_not_plain_is_executed(tmp_path: Path) -> None:
+    prefork.end()  # an earlier test may have changed what a child inherits, such as limits
     assert prefork.is_plain([COLLECT], {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
                                         "stderr": subprocess.PIPE, "cwd": tmp_path})
     ours, theirs = os.openpty()
