@@ -36,7 +36,7 @@ from collector.session.kernel_objects import KernelObjects
 from collector.session.machine import KERNEL_IMAGE, Machine, Met
 from collector.session.objects import Objects
 from collector.session.options import Options
-from collector.session.placing import FAILED_MARK, Unwound, interned, placed_frames_of
+from collector.session.placing import FAILED_MARK, Unwound, frames_of, interned
 from collector.session.tally import Tally, of_unwinding
 from collector.session.world import ThisMachine
 from collector.timing.cpu_clock import CpuClock
@@ -72,7 +72,7 @@ class KernelStore:
         self._recorder.comment(f"engine perf, every CPU each {options.interval_ns / NS_PER_MS} ms, idle or not")
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
-        self._world = ThisMachine(self._objects, partial(placed_frames_of, tables=self._objects.tables))
+        self._world = ThisMachine(self._objects, partial(frames_of, tables=self._objects.tables))
         self._machine = Machine(directory, self._experiments, self._world, start_ns)
         self._founder = self._experiments.founder(self._machine.kernel, self._recorder)
         self._names = KernelObjects(names.archives_path(directory), self._experiments)

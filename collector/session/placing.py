@@ -23,7 +23,7 @@ from collector.processes.process import Epoch
 from collector.processes.space import AddressSpace
 from collector.session.tally import GONE
 from collector.unwind import batch as unwinding
-from collector.unwind.batch import Maps, Stacks, Stop
+from collector.unwind.batch import MAX_DEPTH, Maps, Stacks, Stop
 from collector.unwind.table import Tables
 
 # What stands at the root of a stack that does not reach it.
@@ -35,6 +35,9 @@ _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _FRAME_AND_MARK = 2
 _ROOT, _TRUNCATED, _DEPTH = int(Stop.ROOT), int(Stop.TRUNCATED), int(Stop.DEPTH)
+# Of so many stacks at a time the deepest may tell how wide an array is; those that are no deeper than this, all.
+_AT_ONCE, _SHALLOW = 256, 128
+_DEEP_AT_ONCE = 1024
 _NO_CACHES: MappingOf[int, Cache] = MappingProxyType({})
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 _NO_MAPPINGS: Array = np.zeros((0, 4), dtype=np.uint64)
@@ -58,6 +61,13 @@ class Unwound:
     def __getitem__(self, rows: slice) -> Unwound:
         return Unwound(self.slot[rows], self.image[rows], self.epoch[rows], self.epochs, self.pcs[rows],
                        self.length[rows], self.stop[rows], None if self.kernel is None else self.kernel[rows])
+
+    def part(self, rows: Array) -> Unwound:
+        """Some of them (k,), no wider than these."""
+        length = self.length[rows]
+        pcs = self.pcs[rows, :max(int(length.max(initial=1)), 1)]
+        return Unwound(self.slot[rows], self.image[rows], self.epoch[rows], self.epochs, pcs, length, self.stop[rows],
+                       None if self.kernel is None else self.kernel[rows])
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -119,17 +129,43 @@ def unwound(samples: ClockSamples, model: Model, frames_of: FramesOf) -> Unwound
     return Unwound(slot, image, index, epochs, *frames_of(samples, index, epochs), samples.kernel)
 
 
-def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
-              tables: Tables) -> tuple[Array, Array, Array]:
-    """The stacks of samples of any word sizes, in epochs ``index`` (n,), as (pcs (n, depth), length (n,), stop (n,)),
-    marked short of the root.
+def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch], tables: Tables) -> Frames:
+    """The stacks of samples of any word sizes, in epochs ``index`` (n,), marked short of the root, without the pointers
+    in their frames where there are many.
     """
-    return placed_frames_of(samples, index, epochs, tables)[:3]
+    return in_parts(samples, index, lambda some, its, depth: placed_frames_of(some, its, epochs, tables,
+                                                                              max_depth=depth),
+                    lambda _samples, _index, found: found)
 
 
-def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
-                     tables: Tables, caches: MappingOf[int, Cache] = _NO_CACHES) -> Frames:
-    """The same with the stack and frame pointers in their frames; ``caches`` by number of the space.
+def in_parts(samples: ClockSamples, index: Array, stacks_of: Callable[[ClockSamples, Array, int], Frames],
+             finished: Callable[[ClockSamples, Array, Frames], Frames]) -> Frames:
+    """The stacks of samples in epochs ``index`` (n,), without the pointers in their frames: those of many at once apart
+    from deep ones, since one of these would make the arrays of all as wide as itself. ``stacks_of`` unwinds samples up
+    to a depth, ``finished`` puts in what else belongs there."""
+    n = len(index)
+    if n <= _AT_ONCE:
+        return finished(samples, index, stacks_of(samples, index, MAX_DEPTH))
+    found = stacks_of(samples, index, _SHALLOW)
+    is_deep = found.stop == _DEPTH
+    if not is_deep.any():
+        return finished(samples, index, found)
+    deep, rows = indices(is_deep), indices(~is_deep)
+    parts = [(rows, finished(samples[rows], index[rows], Frames(*(column[rows] for column in found))))]
+    for begin in range(0, len(deep), _DEEP_AT_ONCE):
+        rows = deep[begin:begin + _DEEP_AT_ONCE]
+        some = samples[rows], index[rows]
+        parts.append((rows, finished(*some, stacks_of(*some, MAX_DEPTH))))
+    pcs = np.zeros((n, max(part.pcs.shape[1] for _, part in parts)), np.uint64)
+    length, stop = np.zeros(n, np.int64), np.zeros(n, np.int8)
+    for rows, part in parts:
+        pcs[rows, :part.pcs.shape[1]], length[rows], stop[rows] = part.pcs, part.length, part.stop
+    return Frames(pcs, length, stop, *np.zeros((2, n, 0), np.uint64))
+
+
+def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch], tables: Tables,
+                     caches: MappingOf[int, Cache] = _NO_CACHES, max_depth: int = MAX_DEPTH) -> Frames:
+    """The same with the stack and frame pointers in their frames, as one array; ``caches`` by number of the space.
 
     A thread that is being replaced by an exec, or is leaving for good, runs in the kernel without the memory that its
     stack was in. In the first case its pc is still that of the program before, which the space does not have: this one
@@ -137,9 +173,9 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
     """
     all_bits = distinct(samples.abi).tolist()
     if len(all_bits) == 1:
-        pcs, length, stop, sps, fps = _unwound(samples, all_bits[0], index, epochs, tables, caches)
+        pcs, length, stop, sps, fps = _unwound(samples, all_bits[0], index, epochs, tables, caches, max_depth)
     else:
-        pcs, length, stop, sps, fps = _mixed(samples, all_bits, index, epochs, tables, caches)
+        pcs, length, stop, sps, fps = _mixed(samples, all_bits, index, epochs, tables, caches, max_depth)
     gone = (samples.n_words == 0) & (stop != _ROOT)
     if gone.any():
         replaced = gone & (stop == Stop.NO_MAP) & (length == _FRAME_AND_MARK)
@@ -164,6 +200,17 @@ def replaced(frames: Frames, rows: Array, others: Frames) -> Frames:
 
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
     """Gives every stack its uid in the experiment of its image; ``recorders`` are those that are open, by image."""
+    n, is_deep = len(frames.slot), frames.length > _SHALLOW + 1
+    if n <= _AT_ONCE or not is_deep.any():
+        uid = _uids(frames, recorders)
+    else:
+        uid = np.zeros(n, dtype=np.uint64)
+        for rows in (indices(~is_deep), indices(is_deep)):
+            uid[rows] = _uids(frames.part(rows), recorders)
+    return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT, frames.stop == _TRUNCATED)
+
+
+def _uids(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Array:
     uid = np.zeros(len(frames.slot), dtype=np.uint64)
     stacks = hashed(frames.pcs, frames.length)
     for number in distinct(frames.image).tolist():
@@ -177,7 +224,7 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
             uid[mine] = recorder.frames.intern(*on_top(frames.kernel[mine], pcs, length))
         else:
             uid[mine] = recorder.frames.intern_hashed(stacks.at(mine) if len(mine) < len(uid) else stacks)
-    return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT, frames.stop == _TRUNCATED)
+    return uid
 
 
 def on_top(kernel: Array, pcs: Array, length: Array) -> tuple[Array, Array]:
@@ -222,10 +269,10 @@ def _kernel(parts: list[ClockSamples]) -> Array | None:
 
 
 def _mixed(samples: ClockSamples, all_bits: list[int], index: Array, epochs: list[Epoch],
-           tables: Tables, caches: MappingOf[int, Cache]) -> Frames:
+           tables: Tables, caches: MappingOf[int, Cache], max_depth: int) -> Frames:
     """Stacks of samples of several word sizes, unwound one size after the other."""
     n = len(samples.tid)
-    of_bits = [(rows, _unwound(samples[rows], bits, index[rows], epochs, tables, caches))
+    of_bits = [(rows, _unwound(samples[rows], bits, index[rows], epochs, tables, caches, max_depth))
                for bits in all_bits for rows in [indices(samples.abi == bits)]]
     pcs, sps, fps = np.zeros((3, n, max(part.pcs.shape[1] for _, part in of_bits)), dtype=np.uint64)
     length, stop = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int8)
@@ -237,7 +284,7 @@ def _mixed(samples: ClockSamples, all_bits: list[int], index: Array, epochs: lis
 
 
 def _unwound(samples: ClockSamples, bits: int, index: Array, epochs: list[Epoch],
-             tables: Tables, caches: MappingOf[int, Cache]) -> Frames:
+             tables: Tables, caches: MappingOf[int, Cache], max_depth: int) -> Frames:
     """Stacks of samples of one word size."""
     if bits == 0:  # no registers of user mode: a thread of the kernel's
         n = len(samples.tid)
@@ -253,7 +300,7 @@ def _unwound(samples: ClockSamples, bits: int, index: Array, epochs: list[Epoch]
         base, mask, first, low, n_words = base * 2, mask * 2 + 1, first * 2, low & _LOW32, n_words * 2
         known = None if known is None else _known_i386(known)
     stacks = Stacks(space, regs, words, base, mask, first, low, n_words, known)
-    return marked(unwinding.unwind(stacks, merged_maps(spaces, caches), tables))
+    return marked(unwinding.unwind(stacks, merged_maps(spaces, caches), tables, max_depth))
 
 
 def _known_i386(known: Array) -> Array:

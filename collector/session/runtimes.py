@@ -20,7 +20,7 @@ from collector.session.java import JavaFrames
 from collector.session.js import JsFrames
 from collector.session.objects import Objects
 from collector.session.options import Options
-from collector.session.placing import ByImage, Cache, Frames, by_image, placed_frames_of, replaced
+from collector.session.placing import ByImage, Cache, Frames, by_image, in_parts, placed_frames_of, replaced
 from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 
@@ -77,17 +77,25 @@ class Runtimes:
         return wants_samples
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> Frames:
-        """Call stacks with their functions in them; see World."""
+        """Call stacks with their functions in them, without the pointers in their frames; see World."""
         tables, images = self._objects.tables, by_image(epochs)
         caches: dict[int, Cache] = self._asked(self.java, {}, self.java.caches, samples, index, images)
         self._asked(self.js, None, self.js.meet, images)
-        found = placed_frames_of(samples, index, epochs, tables, caches)
-        rows = self._asked(self.java, _NONE, self.java.out_of_date, index, images, found) if caches else _NONE
-        if len(rows):
-            found = replaced(found, rows, placed_frames_of(samples[rows], index[rows], epochs, tables, caches))
-        for runtime in (self.java, self.js, self.python):
-            found = self._asked(runtime, found, runtime.merged, samples, index, images, found)
-        return found
+
+        def stacks_of(samples: ClockSamples, index: Array, max_depth: int) -> Frames:
+            found = placed_frames_of(samples, index, epochs, tables, caches, max_depth)
+            rows = self._asked(self.java, _NONE, self.java.out_of_date, index, images, found) if caches else _NONE
+            if len(rows):
+                again = placed_frames_of(samples[rows], index[rows], epochs, tables, caches, max_depth)
+                found = replaced(found, rows, again)
+            return found
+
+        def merged(samples: ClockSamples, index: Array, found: Frames) -> Frames:
+            for runtime in (self.java, self.js, self.python):
+                found = self._asked(runtime, found, runtime.merged, samples, index, images, found)
+            return found
+
+        return in_parts(samples, index, stacks_of, merged)
 
     def _asked(self, runtime: Runtime, otherwise: _T, what: Callable[..., _T], *arguments: object) -> _T:
         """What it answers; ``otherwise`` where it fails, or did before."""

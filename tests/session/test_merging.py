@@ -1,14 +1,23 @@
-"""Functions of runtimes in stacks of machine code."""
+"""Functions of runtimes in stacks of machine code; and deep stacks among others."""
 
 from __future__ import annotations
 
-import numpy as np
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import pytest
+
+from collector.events import Array, ClockSamples
 from collector.experiment.frames import DEPTH_MAX, StackTable
 from collector.experiment.stacks import read_stacks
+from collector.processes.process import Epoch, Image
+from collector.processes.space import AddressSpace, Mapping
 from collector.session.merging import Managed, with_managed
-from collector.session.placing import Frames, on_top
-from collector.unwind.batch import Stop
+from collector.session.placing import Frames, in_parts, on_top, placed_frames_of
+from collector.unwind.batch import MAX_DEPTH, Stop
+from collector.unwind.table import Tables
 
 
 def test_what_is_too_deep_for_a_packet_with_its_functions_is_cut() -> None:
@@ -30,3 +39,61 @@ def test_what_is_too_deep_for_a_packet_with_its_functions_is_cut() -> None:
     assert other == [*range(1, 8), 7001, 7002, 7003, *range(8, n_frames[1] + 1)]
     assert DEPTH_MAX // 2 < len(deep) < DEPTH_MAX - deepest_kernel
     assert deep[:9] == [7001, 7002, 7003, 1, 7001, 7002, 7003, 2, 7001]
+
+
+CODE, STACK = 0x40_0000, 0x7FFC_0000_0000
+PID = 7
+
+
+@pytest.fixture
+def parts() -> Callable[[list[int]], tuple[Callable[[], Frames], Callable[[], Frames]]]:
+    """Stacks of so many frames: how to have them as one array, and in parts."""
+    tables, epochs = Tables(), [Epoch(0, Image(1, PID, 0), AddressSpace([Mapping(CODE, CODE + 4096, 0, b"", -1, 0)]))]
+
+    def stacks_of(samples: ClockSamples, index: Array, max_depth: int) -> Frames:
+        return placed_frames_of(samples, index, epochs, tables, max_depth=max_depth)
+
+    def found(n_frames: list[int]) -> tuple[Callable[[], Frames], Callable[[], Frames]]:
+        samples, index = chains(n_frames), np.zeros(len(n_frames), np.int64)
+        return (lambda: stacks_of(samples, index, MAX_DEPTH),
+                lambda: in_parts(samples, index, stacks_of, lambda _samples, _index, frames: frames))
+
+    return found
+
+
+def chains(n_frames: list[int]) -> ClockSamples:
+    """Samples of code without a file, whose frames have nothing but their links."""
+    n, ring = len(n_frames), 1 << (2 * max(n_frames)).bit_length()
+    words = np.zeros((n, ring), np.uint64)
+    for row, n_callers in enumerate(count - 1 for count in n_frames):
+        links = 2 * np.arange(n_callers)
+        words[row, links] = STACK + 8 * (links + 2)
+        words[row, links + 1] = CODE + 16 + 16 * (links + row % 100) % 4000
+        words[row, max(2 * n_callers - 2, 0)] = 0
+    regs = np.zeros((n, 17), np.uint64)
+    regs[:, [16, 7]] = CODE + 8, STACK
+    regs[np.array(n_frames) > 1, 6] = STACK
+    zero = np.zeros(n, np.int64)
+    return ClockSamples(zero, zero + PID, zero + PID, zero, zero, zero + 64, regs, words.ravel(), np.arange(n) * ring,
+                        zero + ring - 1, zero, regs[:, 7].copy(), 2 * np.array(n_frames))
+
+
+@pytest.mark.parametrize("n_frames", [
+    [1, 2, 127, 128, 129, 130, 700] * 45, [150] * 300, [3000, *[2] * 300]], ids=["all kinds", "deep", "too deep"])
+def test_stacks_in_parts_are_the_same(n_frames: list[int], parts: Callable[..., Any]) -> None:
+    whole, apart = (found() for found in parts(n_frames))
+    assert whole.length.tolist() == [n if n <= MAX_DEPTH else MAX_DEPTH + 1 for n in n_frames]
+    for one, other in zip(whole[:3], apart[:3], strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_one_deep_stack_takes_no_memory_for_each_of_the_others(parts: Callable[..., Any]) -> None:
+    n_others = 500
+    _, apart = parts([*[5] * n_others, 1000])
+    tracemalloc.start()
+    try:
+        pcs = apart().pcs
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * pcs.nbytes

@@ -240,7 +240,7 @@ def test_a_thread_without_a_stack(leaf: int, frames: list[int]) -> None:
     assert found is not None
     found.regs[:, 6] = 0x7FFF_0000  # a frame pointer, by which the code finds its caller
     epochs = [Epoch(START_NS, Image(1, PID, START_NS), space)]
-    pcs, length, stop = frames_of(found, np.zeros(1, dtype=np.int64), epochs, Tables())
+    pcs, length, stop, *_ = frames_of(found, np.zeros(1, dtype=np.int64), epochs, Tables())
     assert pcs[0, :length[0]].tolist() == frames
     assert stop.tolist() == [GONE]
 
