@@ -16,7 +16,9 @@ interval each. Where a thread leaves its CPU it may stay for any time. So of all
                                == the same, where no thread ever leaves its CPU
 
 Of two adjacent instructions, the one before a place and the one there, either the one there has the words there, and
-the other no more than lie before it; or the one before has them, and the other no more than lie behind it.
+the other no more than lie before it; or the one before has them, seldom with those before it, and the other no more
+than lie behind it. Where that does not decide, since a thread has left its CPU everywhere, it is taken to have done so
+because others want it: alike at all places.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _KEPT_MAX = 1 << 16
 _ENOUGH, _FOR_EACH = 7, 2
 _FAR_FEWER = 4
 _ASTRAY = 1 / 20  # of words: what lead elsewhere
+# Log-likelihoods: a difference that decides nothing, and what speaks against words at an instruction and behind it.
+_UNDECIDED, _BOTH = 1, 3
 
 At = tuple[int, int]  # the number of a code object, and an offset in its bytecode
 
@@ -87,7 +91,7 @@ class Steps:
         expected = self._expected.get((code, offset), 0)
         if expected < _ENOUGH:
             return False
-        expected *= self._succeeding(code)
+        expected *= min(self._coming(code), 1)
         near = range(max(offset - _LONGEST, 0), offset + UNIT, UNIT)
         n = sum(self._looks[code, place] for place in near)
         return expected >= _ENOUGH + _FOR_EACH * n and expected > _FAR_FEWER * n
@@ -101,27 +105,47 @@ class Steps:
         if i == len(starts) or starts[i] != offset:
             return True
         end = min(starts[i + 1] if i + 1 < len(starts) else offset + _LONGEST, offset + _LONGEST)
-        begin = max(starts[i - 1] if i else 0, offset - _LONGEST)
-        before = next((at for at in range(offset - UNIT, begin - 1, -UNIT) if (code, at) in self._looks), begin)
-        looks_before, looks_at = self._looks[code, before], self._looks[code, offset]
-        parts = [self._words(code, places) for places in (
-            range(before, offset, UNIT), (offset,), range(offset + UNIT, end + UNIT, UNIT))]
-        (_, most_before), own, (_, most_behind) = parts
-        astray = _ASTRAY * (1 + sum(least for least, _ in parts))
-        return (_misfit(looks_before, *own, astray) + _misfit(looks_at, 0, most_behind, astray)
-                <= _misfit(looks_at, *own, astray) + _misfit(looks_before, 0, most_before, astray))
+        before = self._before(code, offset, max(starts[i - 1] if i else 0, offset - _LONGEST))
+        parts = before, (offset,), range(offset + UNIT, end + UNIT, UNIT)
+        n_before, n_at = sum(self._looks[code, place] for place in before), self._looks[code, offset]
+        difference = 0.0
+        for is_bounded in (False, True):
+            stretches = [self._words(code, part, is_bounded) for part in parts]
+            (_, most_before), (least, most), (_, most_behind) = stretches
+            astray = _ASTRAY * (1 + sum(least for least, _ in stretches))
+            of_before = min(_misfit(n_before, least, most, astray),
+                            _misfit(n_before, least, most + most_before, astray) + _BOTH)
+            difference = (of_before + _misfit(n_at, 0, most_behind, astray)
+                          - _misfit(n_at, least, most, astray) - _misfit(n_before, 0, most_before, astray))
+            if abs(difference) > _UNDECIDED:
+                break
+        return difference <= 0
 
-    def _words(self, code: int, places: Iterable[int]) -> tuple[float, float]:
-        """The looks, at least and at most, that words at places in a code object stand for."""
+    def _before(self, code: int, offset: int, begin: int) -> range:
+        """The places from the instruction before an offset in a code object on, but not before ``begin``: the last one
+        that looks have met, with those before it that have no words in between. Such are parts of one, as PRECALL and
+        CALL are."""
+        first, few = offset, _ASTRAY * self._expected.get((code, offset), 0)
+        for place in range(offset - UNIT, begin - 1, -UNIT):
+            if first < offset and self._expected.get((code, place + UNIT), 0) > few:
+                break
+            if (code, place) in self._looks:
+                first = place
+        return range(first if first < offset else begin, offset, UNIT)
+
+    def _words(self, code: int, places: Iterable[int], is_bounded: bool) -> tuple[float, float]:
+        """The looks, at least and at most, that words at places in a code object stand for. ``is_bounded``: threads
+        leave their CPU alike at all places, because others want it."""
         mine = [(code, place) for place in places]
-        least = sum(self._expected.get(place, 0) for place in mine) * self._succeeding(code)
-        return least, least if self._left.isdisjoint(mine) else inf
+        scale = self._coming(code)
+        least = sum(self._expected.get(place, 0) for place in mine) * (scale if is_bounded else min(scale, 1))
+        return least, least if is_bounded or self._left.isdisjoint(mine) else inf
 
-    def _succeeding(self, code: int) -> float:
-        """What part of the looks come that would have to, at most: where some at a code object fail, they do so at all
-        places in it."""
+    def _coming(self, code: int) -> float:
+        """How many looks come for each that would have to. Where some at a code object fail, they do so at all places
+        in it."""
         expected = self._all_expected.get(code, 0)
-        return min(self._all_looks[code] / expected, 1) if expected else 1
+        return self._all_looks[code] / expected if expected else 1
 
 
 def _misfit(n: int, least: float, most: float, astray: float) -> float:

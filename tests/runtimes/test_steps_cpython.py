@@ -63,6 +63,26 @@ def test_of_two_calls_on_a_line_the_second_one_has_the_words_behind_both() -> No
     assert told.is_behind(CODE, SECOND, [0, before, SECOND, END])
 
 
+def test_of_an_instruction_in_two_parts_the_looks_at_both_count() -> None:
+    """PRECALL and CALL: most looks meet the first one, words lie behind the second one, or behind the first."""
+    second, behind = FIRST + 4, FIRST + 6
+    told = steps({FIRST: 8, second: 1, SECOND: 9, SECOND + 4: 1}, {behind: 0.7, SECOND: 8.3, SECOND + 6: 0.8, END: 8.2})
+    assert told.is_behind(CODE, SECOND, STARTS)
+
+
+def test_an_instruction_may_have_words_behind_it_and_there_as_well() -> None:
+    left = FIRST, SECOND, END
+    told = steps({FIRST: 14, SECOND: 11}, {FIRST: 3, SECOND: 1.4, END: 3}, left)
+    assert told.is_behind(CODE, SECOND, STARTS)
+
+
+def test_where_others_want_the_cpu_words_are_told_by_the_share_of_looks() -> None:
+    """A thread that waits for its CPU has more looks than its clock samples stand for, wherever it is."""
+    left = FIRST, SECOND, END
+    assert not steps({FIRST: 90, SECOND: 30}, {FIRST: 30, SECOND: 10, END: 0.2}, left).is_behind(CODE, SECOND, STARTS)
+    assert steps({FIRST: 90, SECOND: 30}, {FIRST: 0.2, SECOND: 30, END: 10}, left).is_behind(CODE, SECOND, STARTS)
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.7, 0.9])
 def test_a_few_looks_tell_to_which_of_two_lines_words_belong(share: float) -> None:
     drawn = random.Random(7)
