@@ -562,9 +562,12 @@ class _Wave:
                 found.is_root[k] = True
                 continue
             makes_none = self.tables.makes_no_frame(int(self.line[i]))
-            if chained[k] and not (makes_none and self.is_led_past(i, int(found.return_address[k]))):
+            call = self.call_before(i, int(found.return_address[k])) if chained[k] and makes_none else Call.CERTAIN
+            if chained[k] and call == Call.CERTAIN:
                 continue
             caller = self.called_from(i, link) if makes_none else None
+            if caller is None and chained[k] and call == Call.POSSIBLE:
+                continue
             if caller is None and not beyond[k]:
                 caller = self.searched(i, keeps_fp=makes_none)
             found.ok[k] = caller is not None
@@ -572,9 +575,9 @@ class _Wave:
                 at, found.fp[k] = caller
                 found.cfa[k], found.return_address[k] = at + int(size), self.memory.column(i, at, 1)[0]
 
-    def is_led_past(self, i: int, return_address: int) -> bool:
-        """Whether the call before a return address has led elsewhere than to the function of a frame."""
-        return self.judge_of(self.space_key[i]).call_between(return_address, int(self.pc[i])) == Call.IMPOSSIBLE
+    def call_before(self, i: int, return_address: int) -> Call:
+        """Whether the call before a return address has led to the function of a frame."""
+        return Call(self.judge_of(self.space_key[i]).call_between(return_address, int(self.pc[i])))
 
     def called_from(self, i: int, link: int | None) -> tuple[int, int] | None:
         """Where the return address of a function without a frame lies, if a word is known to be that, and its caller's

@@ -12,9 +12,10 @@ in executable memory that has no file to look into.
 A frame pointer of zero ends the chain, if nothing behind it in the stack follows a call: code built without frame
 pointers has any value in the register, also zero.
 
-Of a function that is known to make no frame the register points to a link of its caller's, or of one further out: if
-the call before that link's return address has led elsewhere, the chain leads past the caller, which then is told by a
-word whose call has led to the function (``called_from``). Where no chain leads on, one is searched for.
+Of a function that is known to make no frame the register points to a link of its caller's, or of one further out, so
+that the chain leads past the caller: that is told by a word whose call has led to the function (``called_from``). If
+there is none, the chain is believed unless the call before its return address has led elsewhere. Where no chain leads
+on, one is searched for.
 
 A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is
 (``LeafHint``), or that a thread begins here, and at last a word at the stack pointer that follows a call is believed.

@@ -40,7 +40,7 @@ from collector.elf import LoadObject, Symbols
 from collector.errors import ElfError, NoDescriptors
 from collector.unwind.cfi import CfiSection, Index, State, search_table
 from collector.unwind.i386 import I386
-from collector.unwind.rules import Architecture, CfaKind, How, Kind, LeafHint, Rule
+from collector.unwind.rules import Architecture, Cfa, CfaKind, How, Kind, LeafHint, Rule
 from collector.unwind.x86_64 import X86_64, go_rule
 
 if TYPE_CHECKING:
@@ -237,9 +237,15 @@ class RuleSet:
         if how.kind == Kind.UNDEFINED:
             return ROOT
         registers = [how.register for _, how in rule.registers] + [rule.cfa.register]
-        if how.kind == Kind.SAME or max(registers) >= self.arch.n_registers:
+        if how.kind == Kind.SAME or max(registers) >= self.arch.n_registers or self._is_below_stack(rule.cfa, how):
             return HOLE
         return self._append(rule)
+
+    def _is_below_stack(self, cfa: Cfa, how: How) -> bool:
+        """Whether the return address would lie below the stack pointer, as where glibc's strchrnul for i386 tells each
+        push as a pop."""
+        return (cfa.kind == CfaKind.REGISTER and cfa.register == self.arch.sp and how.kind == Kind.SAVED
+                and cfa.offset + how.offset < 0)
 
     def _append(self, rule: Rule | None) -> int:
         number = len(self.rules)

@@ -278,7 +278,7 @@ def test_what_is_known_of_a_call_is_worked_out_once_for_all_stacks(compile_c: Ca
 
 
 # Code of which gdb has call frame information, and we have none.
-BARE = """.cfi_sections .debug_frame
+BARE = """.cfi_sections %s
 .globl bare, around
 .type bare, @function
 bare: .cfi_startproc; %s; .cfi_endproc
@@ -293,9 +293,9 @@ def bare_stops(gdb_stops: Callable[..., Any], compile_c: Callable[..., Path], ne
                tmp_path: Path) -> Callable[..., Any]:
     """``bare_stops("-m32", code, n)``: stops at n instructions of such code, from its label ``around`` on."""
 
-    def collect(mode: str, code: str, n_stops: int) -> list[dict[str, Any]]:
+    def collect(mode: str, code: str, n_stops: int, section: str = ".debug_frame") -> list[dict[str, Any]]:
         source = tmp_path / "bare.s"
-        source.write_text(BARE % code)
+        source.write_text(BARE % (section, code))
         program = compile_c("caller", CALLER, "-O2", mode, str(source))
         steps = ["tbreak around;continue", *["stepi"] * (n_stops - 1)]
         stops: list[dict[str, Any]] = gdb_stops([program], n_stops + 1, steps)
@@ -465,4 +465,16 @@ def test_a_call_before_the_frame_is_made(world: Any, bare_stops: Callable[..., A
                              "1: .cfi_startproc; mov (%esp), %eax; ret", 11)
     frames = world.unwind()
     assert [pcs_of(frames, i) for i in range(11)] == [gdb_pcs(stop) for stop in world.stops]
+    assert (frames.stop == Stop.ROOT).all()
+
+
+def test_pushes_that_are_told_as_pops(world: Any, bare_stops: Callable[..., Any]) -> None:
+    """As in glibc's strchrnul for i386."""
+    push, pop = ".cfi_adjust_cfa_offset -4;", ".cfi_adjust_cfa_offset 4;"
+    code = f"around: push %edi; {push} push %esi; {push} nop; pop %esi; {pop} pop %edi; {pop} ret"
+    world.stops = bare_stops("-m32", code, 6, ".eh_frame")
+    frames = world.unwind()
+    _, *callers = pcs_of(frames, 0)
+    assert callers[0] == gdb_pcs(world.stops[0])[1]
+    assert [pcs_of(frames, i) for i in range(6)] == [[stop["regs"][-1], *callers] for stop in world.stops]
     assert (frames.stop == Stop.ROOT).all()
