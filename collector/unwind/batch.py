@@ -188,7 +188,9 @@ def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPT
         if fast.deferred:
             again = np.sort(np.concatenate(fast.deferred))
             _Wave(stacks, memory, again, space_key, code, code.rules.full, book, max_depth).run()
-    tables.counters.stacks_unproven += int(np.count_nonzero(book.proof == Proof.UNPROVEN))
+    # Who has more frames than were asked for is asked for again, or told as that.
+    is_unproven = (book.proof == Proof.UNPROVEN) & (book.stop != Stop.DEPTH)
+    tables.counters.stacks_unproven += int(np.count_nonzero(is_unproven))
     return book.frames()
 
 

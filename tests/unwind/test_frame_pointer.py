@@ -208,6 +208,10 @@ def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], c
     assert found == pcs_of(whole, 0)[:len(found)]
     assert frames.proof[0] == Proof.UNPROVEN
     assert frames.stop[0] == Stop.NO_RULE
+    n_unproven = world.tables.counters.stacks_unproven
+    cut = unwind(stacks, world.maps(), world.tables, max_depth=len(found) - 1)
+    assert (cut.stop[0], cut.proof[0]) == (Stop.DEPTH, Proof.UNPROVEN)
+    assert world.tables.counters.stacks_unproven == n_unproven == 2
 
 
 STACK, CODE_AT = 0x7FFC_0000_0000, 0x5555_0000_0000
