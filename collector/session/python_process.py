@@ -35,7 +35,7 @@ _THREADS_AT_ONCE = 32
 _FRAMES_MAX = 1 << 16
 # Words at all places are looked at until those of so many evaluations were, and in one of so many batches.
 _SCANNED, _SCANNED_EVERY = 500, 8
-_DOUBT = 1.6  # so many words at each place are taken to be right, and so many wrong, before there is any
+_DOUBT = 1.2  # so many words at each place are taken to be right, and so many wrong, before there is any
 
 
 class Run(NamedTuple):
@@ -240,10 +240,11 @@ class Process:
         self._used |= np.bincount(places, minlength=PLACES) > 0
         self._n_scanned += n
 
-    def learn(self, places: Array, codes: Array, truth: Array) -> None:
-        """Words at places (h,) led to code in a batch when ``truth`` (h,) was carried out. All at one place amid the
-        same code count as one: they may be of one moment."""
-        _, which, n_alike = np.unique(mixed(truth) + places.astype(np.uint64), return_inverse=True, return_counts=True)
+    def learn(self, places: Array, codes: Array, truth: Array, moments: Array) -> None:
+        """Words at places (h,) led to code when ``truth`` (h,) was carried out. All at one place amid the same code of
+        one moment count as one."""
+        _, which, n_alike = np.unique(mixed(truth ^ mixed(moments)) + places.astype(np.uint64), return_inverse=True,
+                                      return_counts=True)
         weights, is_right = 1 / n_alike[which], codes == truth
         self._n_right += np.bincount(places[is_right], weights[is_right], PLACES)
         self._n_wrong += np.bincount(places[~is_right], weights[~is_right], PLACES)

@@ -45,7 +45,9 @@ def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: F
     tids, times = samples.tid[mine], samples.time_ns[mine]
     moment = process.moments(tids, times)
     truth = _certain(process, tids, times, begin, len(place.row))
-    found = _found(process, place, codes, proven, truth)
+    # Numbers of moments are two for each that is between the same looks.
+    between = (moment + 1).astype(np.uint64) // np.uint64(2) + (tids.astype(np.uint64) << np.uint64(40))
+    found = _found(process, place, codes, proven, truth, np.repeat(between, np.diff(np.append(begin, len(place.row)))))
     process.forget(process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS))
     waits = _waits_for_gil(process, samples, mine)
     # Whatever is alike in all that tells functions has the same ones: once for all such samples.
@@ -138,7 +140,7 @@ def _search(process: Process, lost: Place, times: Array, n_hits: Array) -> None:
     process.searched()
 
 
-def _found(process: Process, place: Place, codes: Array, proven: Array, truth: Array) -> Found:
+def _found(process: Process, place: Place, codes: Array, proven: Array, truth: Array, moments: Array) -> Found:
     """What the words of each evaluation lead to."""
     hit = indices(codes)
     if process.interpreter.shims:
@@ -151,7 +153,7 @@ def _found(process: Process, place: Place, codes: Array, proven: Array, truth: A
     if place.is_whole.any():
         some = np.concatenate([hit, frames])
         process.scanned(int(np.count_nonzero(place.is_whole)), place.place[some[place.is_whole[place.part[some]]]])
-    hit = hit[_reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
+    hit = hit[_reliable(process, place.place[hit], place.part[hit], codes[hit], truth, moments,
                         process.places.are_starts(place.words[hit]))]
     return Found(place, codes, proven, hit, frames)
 
@@ -192,18 +194,20 @@ def _looked_after(process: Process, words: Array, times: Array) -> tuple[Array, 
             return codes, proven
 
 
-def _reliable(process: Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
+def _reliable(process: Process, places: Array, part: Array, codes: Array, truth: Array, moments: Array,
+              is_start: Array) -> Array:
     """Of words (h,) that lead to code those that are to be believed (indices), the best first: of each evaluation
     those that lead where the one at the place does that has been right most often, if that is nearly always, or far
     more often than at the places that lead elsewhere; else all but those at places that are hardly ever right. How
     often that is, is known no better than what was carried out: a program that does the same things in turns may have
     come back between two looks that are alike.
 
-    ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
-    to the beginning of the code, and so says little of the place in it.
+    ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown; ``moments`` (k,): alike between the
+    same looks. ``is_start`` (h,): the word leads to the beginning of the code, and so says little of the place in it.
     """
     is_known = (truth[part] != 0) & (codes != NOT_PROVEN)
-    process.learn(places[is_known], codes[is_known], truth[part[is_known]])
+    some = part[is_known]
+    process.learn(places[is_known], codes[is_known], truth[some], moments[some])
     reliability = process.reliability(places)
     believed = _believed(part, codes, reliability, len(truth))
     says = reliability >= _SELDOM

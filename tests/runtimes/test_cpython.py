@@ -1099,15 +1099,15 @@ def test_words_at_places_that_are_hardly_ever_right_say_nothing(target: Target) 
     process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
     old, own, new = 36, 40, 50
     of_100 = np.arange(100, dtype=np.uint64)
-    process.learn(np.full(100, old), of_100 + np.uint64(1), of_100)
-    process.learn(np.full(100, own), of_100 + (of_100 >= np.uint64(60)), of_100)
+    process.learn(np.full(100, old), of_100 + np.uint64(1), of_100, of_100)
+    process.learn(np.full(100, own), of_100 + (of_100 >= np.uint64(60)), of_100, of_100)
     caller, callee = 7, 9
 
     def believed(*words: tuple[int, int]) -> list[tuple[int, int]]:
         """Of the words of one evaluation, places and the codes that they lead to, those that are."""
         places, codes = np.array(words, np.int64).T
         none = np.zeros(len(words), np.int64)
-        kept = _reliable(process, places, none, codes.astype(np.uint64), np.zeros(1, np.uint64), none > 0)
+        kept = _reliable(process, places, none, codes.astype(np.uint64), *np.zeros((2, 1), np.uint64), none > 0)
         return [words[i] for i in kept.tolist()]
 
     assert believed((old, caller)) == []
@@ -1128,8 +1128,8 @@ def test_which_words_are_right_is_not_learnt_from_one_moment(target: Target) -> 
         """At which places words of samples of one moment are that lead to this code, or to another one."""
         codes = np.where(are_right, np.uint64(truth), np.uint64(99))
         part = np.repeat(np.arange(n_samples), 2)
-        told = np.full(n_samples, truth, np.uint64)
-        kept = _reliable(process, np.tile(places, n_samples), part, np.tile(codes, n_samples), told, part < 0)
+        told, moments = np.full((2, n_samples), truth, np.uint64)
+        kept = _reliable(process, np.tile(places, n_samples), part, np.tile(codes, n_samples), told, moments, part < 0)
         return set(np.tile(places, n_samples)[kept].tolist())
 
     assert believed(1, 20, (True, False)) == {36, 40}  # by chance
