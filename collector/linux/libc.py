@@ -19,6 +19,8 @@ _libc.syscall.restype = ctypes.c_long
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
 _libc.process_vm_readv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong,
@@ -52,6 +54,7 @@ _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 MADV_REMOVE = 9
+_MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 MAP_FIXED_NOREPLACE = 0x100000  # fails where something is mapped already (since Linux 4.17)
 
 
@@ -74,6 +77,20 @@ def mmap(address: int, length: int, prot: int, flags: int, fd: int) -> int:
     if got is None or got == _MAP_FAILED:
         raise _fail("mmap")
     return int(got)
+
+
+def put(address: int, length: int, prot: int, flags: int, fd: int) -> None:
+    """A new mapping in the place of what is at an address, or of a part of it; where it is refused that stays.
+
+    mmap(2) with MAP_FIXED would have unmapped that before it is refused. Whoever maps something next gets the hole, and
+    that is often Python: for its next frame, or an object.
+    """
+    made = mmap(0, length, prot, flags, fd)
+    got = _libc.mremap(made, length, length, _MREMAP_MAYMOVE | _MREMAP_FIXED, address)
+    if got is None or got == _MAP_FAILED:
+        error = _fail("mremap")
+        munmap(made, length)
+        raise error
 
 
 def munmap(address: int, length: int) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PAGE = mmap.PAGESIZE
 BUDGET_USED_UP = "the budget for locked memory is used up"
+_READ_WRITE = libc.PROT_READ | libc.PROT_WRITE
 _SMALLEST_RING = 16 * PAGE
 
 
@@ -262,11 +263,7 @@ class Rings:
         return sum(abi.READ_LOST_FORMAT.unpack(data)[1] for data in read if len(data) == abi.READ_LOST_FORMAT.size)
 
     def _map(self, ring: Ring) -> None:
-        try:
-            _map_ring(self.address, ring)
-        except OSError:
-            _map_zeros(self.address, ring)  # it may have taken away what was there
-            raise
+        _map_ring(self.address, ring)
         self._unmapped.discard(ring)
         leader, *others = self._writers[ring.fd]
         for fd in others:
@@ -278,7 +275,8 @@ class Rings:
         mapped there since the fork."""
         for ring in self.rings:
             if ring not in self._unmapped:
-                _map_ring(self.address, ring, libc.MAP_FIXED_NOREPLACE)
+                libc.mmap(self.address + ring.header_offset, PAGE + ring.data_bytes, _READ_WRITE,
+                          libc.MAP_SHARED | libc.MAP_FIXED_NOREPLACE, ring.fd)
 
     def close(self) -> None:
         """Closes the events. Arrays may still look into the rings: zeros take their place."""
@@ -480,16 +478,15 @@ def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_h
             has_spares = False  # they count as a whole where vm.overcommit_memory is 2, and for a limit (ulimit -v)
 
 
-def _map_ring(address: int, ring: Ring, place: int = libc.MAP_FIXED) -> None:
+def _map_ring(address: int, ring: Ring) -> None:
     """Maps a ring at its place in the reservation that begins at ``address``."""
-    libc.mmap(address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE,
-              libc.MAP_SHARED | place, ring.fd)
+    libc.put(address + ring.header_offset, PAGE + ring.data_bytes, _READ_WRITE, libc.MAP_SHARED, ring.fd)
 
 
 def _map_zeros(address: int, ring: Ring) -> None:
     """Puts zeros in a ring's place, which take no memory."""
-    flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
-    libc.mmap(address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE, flags, -1)
+    flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE
+    libc.put(address + ring.header_offset, PAGE + ring.data_bytes, _READ_WRITE, flags, -1)
 
 
 def _small(ring_bytes: int, shift: int) -> int:
@@ -513,8 +510,8 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int, has_spares
             (_map_zeros if spec.later else _map_ring)(address, rings[-1])
             offset += PAGE + size
         if offset < length:
-            libc.mmap(address + offset, length - offset, libc.PROT_READ | libc.PROT_WRITE,
-                      libc.MAP_SHARED | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED, -1)
+            libc.put(address + offset, length - offset, _READ_WRITE,
+                     libc.MAP_SHARED | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
         for ring, n_bytes in zip(rings, spare_bytes, strict=True):
             if n_bytes:
                 spare = ring._replace(fd=-1, header_offset=offset, data_offset=offset + PAGE, data_bytes=n_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import subprocess
@@ -100,6 +101,23 @@ def test_who_has_ended_before_its_events_are_opened_leaves_the_others_theirs() -
     with pytest.raises(ProcessLookupError):
         perf.open_rings([nobody, nobody], specs)
     assert len(os.listdir("/proc/self/fd")) == n_before
+
+
+@pytest.mark.usefixtures("perf_allowed")
+def test_where_a_ring_is_refused_what_was_there_stays() -> None:
+    """It is no hole that Python's next frame or object would be put into, and unmapped with the others."""
+    attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=abi.SAMPLE_TIME, watermark=0,
+                         flags=abi.DISABLED | abi.EXCLUDE_KERNEL)
+    fd = libc.perf_event_open(attr, 0, -1, -1, abi.FLAG_FD_CLOEXEC)
+    address = libc.mmap(0, 8 * PAGE, libc.PROT_READ | libc.PROT_WRITE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS, -1)
+    ctypes.memmove(address + PAGE, b"mine", 4)
+    with pytest.raises(OSError, match="Invalid argument"):  # not so many pages
+        libc.put(address + PAGE, 4 * PAGE, libc.PROT_READ | libc.PROT_WRITE, libc.MAP_SHARED, fd)
+    assert ctypes.string_at(address + PAGE, 4) == b"mine"
+    libc.put(address + PAGE, 5 * PAGE, libc.PROT_READ | libc.PROT_WRITE, libc.MAP_SHARED, fd)
+    assert ctypes.string_at(address + PAGE, 4) != b"mine"
+    libc.munmap(address, 8 * PAGE)
+    os.close(fd)
 
 
 REFUSED_LATER = """

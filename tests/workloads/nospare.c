@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 int main(int argc, char **argv) {
-    unsigned wanted = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
+    unsigned wanted = MAP_SHARED | MAP_ANONYMOUS;
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
