@@ -283,7 +283,7 @@ def test_mappings_of_pprof(need: Callable[[str, str], str], tmp_path: Path) -> N
         text = subprocess.run(["go", "tool", "pprof", "-raw", tmp_path / "run.gz"], capture_output=True, text=True,
                               check=True).stdout
         return ({(int(address, 16), mapping) for address, mapping in re.findall(r"^ +\d+: 0x(\w+) M=(\d)", text, re.M)},
-                re.findall(r"^\d: 0x(\S+) .*?([^/ ]+) +\[FN\]", text, re.M))
+                re.findall(r"^\d: 0x(\S+) (?:\S*/)?(\S+)", text, re.M))
 
     made = (DYNAMIC + 8, "3")
     assert raw() == ({(vaddrs["work"], "1"), (vaddrs["work"] + 4, "1"), (0x800000, "2"), made}, [
