@@ -594,10 +594,15 @@ class _Wave:
     def searched(self, i: int, *, keeps_fp: bool) -> tuple[int, int] | None:
         """The same by a search, which has to be proven where the register is known; ``keeps_fp``: what lies below the
         return address is not the caller's frame pointer."""
+        place, is_known = int(self.line[i]), self.regs[_FP, i] != _UNKNOWN
+        if is_known and self.tables.is_fruitless(place):
+            return None
         self.tables.counters.frame_chain_searches += 1
         sp, judge = int(self.regs[_SP, i]), self.judge_of(self.space_key[i])
-        found = frame_pointer.search(self.memory, i, sp, int(self.pc[i]), judge)
-        if found is None or not (found.is_proven or self.regs[_FP, i] == _UNKNOWN):
+        found = frame_pointer.search(self.memory, i, sp, int(self.pc[i]), judge,
+                                     *[frame_pointer.FRAME_WORDS] if is_known else [])
+        if found is None or not (found.is_proven or not is_known):
+            self.tables.note_fruitless(place)
             return None
         self.note(i, Proof.PROVEN if found.is_proven else Proof.UNPROVEN)
         fp = UNKNOWN if keeps_fp else int(self.memory.column(i, found.fp, 1)[0])

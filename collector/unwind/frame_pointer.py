@@ -44,7 +44,7 @@ NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
 
 # How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
 _SEARCH_WORDS = 8192
-_FRAME_WORDS = 512  # of a function that makes no frame for its frame pointer
+FRAME_WORDS = 512  # of a function that makes no frame for its frame pointer
 _MAX_LINKS = 64
 _ENDS, _BREAKS = -1, -2  # in place of a link: the chain ends well there, or cannot go on
 # A frame pointer that far above another, or above a copy, still belongs to the same stack; above it, to none.
@@ -118,9 +118,9 @@ def _hinted(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Le
                 may_begin)
 
 
-def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found | None:
+def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge, n_words: int = _SEARCH_WORDS) -> Found | None:
     """The frame pointer of a frame of which only sp and pc are known: the link in its stack that is most likely its
-    own.
+    own, among the first so many words.
 
     Stacks hold remains of older frames, so every word pair that can be a link is a candidate, and its chain is
     followed: each link has to rise, and each return address to follow a call that can have led into the function
@@ -134,7 +134,7 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found
         return None
     chains = _Chains(words, judge.grade(words[1:]) != NOT_CODE, sp, memory.word_size, judge)
     best, best_rank = -1, (False, False, -1)
-    for k in indices(chains.is_code).tolist():
+    for k in indices(chains.is_code[:n_words]).tolist():
         rank = chains.rank(k, pc)
         if rank is not None and rank > best_rank:
             best, best_rank = k, rank
@@ -144,15 +144,15 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found
 def called_from(memory: Memory, sample: int, sp: int, pc: int, judge: Judge, end: int | None) -> int | None:
     """Where the lowest of the words from sp on lies whose call is known to have led to the function around the pc.
     ``end``: where its frame ends at the latest, if that is known."""
-    n_words = _FRAME_WORDS if end is None else min(max(end - sp, 0) // memory.word_size, _FRAME_WORDS)
+    n_words = FRAME_WORDS if end is None else min(max(end - sp, 0) // memory.word_size, FRAME_WORDS)
     words = memory.column(sample, sp, n_words)
     return next((sp + k * memory.word_size for k in indices(judge.grade(words) == AFTER_CALL).tolist()
                  if judge.call_between(int(words[k]), pc) > 1), None)
 
 
 def may_go_on(memory: Memory, sample: int, sp: int, judge: Judge) -> bool:
-    """Whether there are words from sp on that follow a call."""
-    return bool((judge.grade(memory.column(sample, sp, _SEARCH_WORDS)) == AFTER_CALL).any())
+    """Whether there are words from sp on, near it, that follow a call."""
+    return bool((judge.grade(memory.column(sample, sp, FRAME_WORDS)) == AFTER_CALL).any())
 
 
 def returns_at_sp(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> bool:

@@ -273,6 +273,7 @@ class Source:
     base: int
 
 
+_FRUITLESS, _PLACES_MAX = 8, 1 << 16
 _ZEROED = re.compile(rb"(?<![\x41\x44\x45])\x31\xed")  # xor ebp, ebp
 _FAR_CALL = 13  # bytes of mov r10, address; call r10
 _JUMPS_MAX, _WRAPPER_MAX = 4096, 48  # bytes of a function: that are looked at; of one that only jumps on
@@ -340,6 +341,7 @@ class Tables:
         self._call_sites: dict[int, bool] = {}
         self._hints: dict[tuple[int, bool], LeafHint | None] = {}
         self._frameless: dict[int, bool] = {}  # by place
+        self._n_fruitless: dict[int, int] = {}  # searches, by place
         self._jumps: dict[tuple[int, int, int], bool] = {}  # by object, function, and where it may jump to
 
     # -- objects
@@ -818,6 +820,17 @@ class Tables:
             vaddr = (pc_line - known.origin) & _MASK
             found = self._frameless[pc_line] = self._begins_without_frame(known, vaddr)
         return found
+
+    def is_fruitless(self, pc_line: int) -> bool:
+        """Whether searches for the caller of code at a place have failed so often that there need be no more of them,
+        which take up to a millisecond each."""
+        return self._n_fruitless.get(pc_line, 0) >= _FRUITLESS
+
+    def note_fruitless(self, pc_line: int) -> None:
+        """A search has failed."""
+        if len(self._n_fruitless) > _PLACES_MAX:
+            self._n_fruitless.clear()
+        self._n_fruitless[pc_line] = self._n_fruitless.get(pc_line, 0) + 1
 
     def has_zeroed(self, pc_line: int) -> bool:
         """Whether the code just before a place has made the frame pointer zero, which marks the outermost frame."""

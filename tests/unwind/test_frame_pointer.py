@@ -408,6 +408,15 @@ def test_a_stack_is_whole_where_nothing_behind_it_follows_a_call(program: Callab
     assert bare.unwound(["in_waits", 5, 6, 7, 8, 9, "in_start"], 0) == (["asks", "waits"], Stop.NO_RULE, Proof.CERTAIN)
 
 
+def test_what_is_searched_for_in_vain_is_not_searched_for_again_and_again(program: Callable[..., Program]) -> None:
+    """Each search costs more than all else that a sample does."""
+    bare, counts = program(WITHOUT_FRAMES), list[int]()
+    for _ in range(50):
+        assert bare.unwound(["in_waits", 5, 6, 7, 8, 9, "in_start"], 1)[1] == Stop.NO_RULE
+        counts.append(bare.tables.counters.frame_chain_searches)
+    assert 0 < counts[9] == counts[-1]
+
+
 def test_code_that_makes_the_frame_pointer_zero_is_the_outermost(program: Callable[..., Program]) -> None:
     """As where a thread begins: whatever lies behind its stack."""
     begins = WITH_CFI + ".type main, @function; main: xor %ebp, %ebp; pop %rdi; call *%r9; in_main: hlt;"
