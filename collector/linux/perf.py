@@ -485,8 +485,8 @@ def _map_ring(address: int, ring: Ring) -> None:
 
 def _map_zeros(address: int, ring: Ring) -> None:
     """Puts zeros in a ring's place, which take no memory."""
-    flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE
-    libc.put(address + ring.header_offset, PAGE + ring.data_bytes, _READ_WRITE, flags, -1)
+    flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED
+    libc.mmap(address + ring.header_offset, PAGE + ring.data_bytes, _READ_WRITE, flags, -1)
 
 
 def _small(ring_bytes: int, shift: int) -> int:
@@ -495,11 +495,13 @@ def _small(ring_bytes: int, shift: int) -> int:
 
 
 def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int, has_spares: bool) -> _Mapped:
-    """All rings in one reservation, each ``_small(ring_bytes, shift)`` long; and their spares."""
+    """All rings in one reservation, each ``_small(ring_bytes, shift)`` long; and their spares, whose memory it is."""
     spare_bytes = [max(spec.spare_bytes, spec.ring_bytes if shift else 0) * has_spares for spec, _, _ in leaders]
     length = sum(PAGE + _small(spec.ring_bytes, shift) for spec, _, _ in leaders)
-    length += sum(PAGE + n_bytes for n_bytes in spare_bytes if n_bytes)
-    address = libc.mmap(0, length, libc.PROT_NONE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
+    in_spares = sum(PAGE + n_bytes for n_bytes in spare_bytes if n_bytes)
+    length += in_spares
+    prot, kind = (_READ_WRITE, libc.MAP_SHARED) if in_spares else (libc.PROT_NONE, libc.MAP_PRIVATE)
+    address = libc.mmap(0, length, prot, kind | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
     rings: list[Ring] = []
     spares: list[tuple[Ring, Ring]] = []
     offset = 0
@@ -509,9 +511,6 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int, has_spares
             rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest, spec.later))
             (_map_zeros if spec.later else _map_ring)(address, rings[-1])
             offset += PAGE + size
-        if offset < length:
-            libc.put(address + offset, length - offset, _READ_WRITE,
-                     libc.MAP_SHARED | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
         for ring, n_bytes in zip(rings, spare_bytes, strict=True):
             if n_bytes:
                 spare = ring._replace(fd=-1, header_offset=offset, data_offset=offset + PAGE, data_bytes=n_bytes)
