@@ -189,9 +189,10 @@ class Signals:
 
     def close(self) -> None:
         """No more actions."""
-        for fd in (*self.fds, self._wake):
+        fds = (*self.fds, self._wake)
+        self._wake = self._orders = -1  # a thread may ask meanwhile
+        for fd in fds:
             os.close(fd)
-        self._wake = self._orders = -1
 
     def _note(self, number: int, _frame: object) -> None:
         self.ask(self._meaning[number])

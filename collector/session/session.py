@@ -121,12 +121,16 @@ def forgetting_replaced(place: names.NewDirectory, say: Say) -> Iterator[None]:
         except ExperimentError as err:
             refusals.append(err)
 
-    thread = Thread(target=forget, name="forget")
-    thread.start()
+    beside = Thread(target=forget, name="forget")
+    finish: Callable[[], None] = beside.join
+    try:
+        beside.start()
+    except RuntimeError:  # there can be no thread
+        finish = forget
     try:
         yield
     finally:
-        thread.join()
+        finish()
         for err in refusals:
             say(f"warning: {err}")
 
@@ -219,6 +223,8 @@ def _recorded(options: Options, say: Say, place: names.NewDirectory, pid: int, o
         recording = _begun(options, directory, pid, opened, start_ns, heir)
         if heir.is_us:
             recording.close()
+            with suppress(ExperimentError):
+                place.forget_replaced()
             os._exit(0)
         if new_founder is not None:
             from collector.session import mpi

@@ -786,6 +786,19 @@ def test_what_is_replaced_goes_while_something_is_recorded(tmp_path: Path) -> No
     assert (left_in(tmp_path), said, place.replaces) == (["x.er"], [], False)
 
 
+def test_what_is_replaced_goes_where_there_can_be_no_thread(public_directory: Path) -> None:
+    code = ("import resource, sys; from collector.experiment.names import NewDirectory, create_directory\n"
+            "from collector.session.session import forgetting_replaced\n"
+            "place = NewDirectory(create_directory('x.er').path, create_directory('draft.er').path)\n"
+            "place.take_place(); import threading\n"
+            "resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))\n"
+            "with forgetting_replaced(place, print): print(place.replaces)\n"
+            "print(place.replaces)")
+    whose: dict[str, Any] = {} if os.geteuid() else {"user": NOBODY, "group": NOBODY}
+    done = subprocess.run([sys.executable, "-c", code], cwd=public_directory, capture_output=True, text=True, **whose)
+    assert (done.stdout, done.stderr, left_in(public_directory)) == ("True\nFalse\n", "", ["x.er"])
+
+
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
     """An experiment that is to be overwritten."""
