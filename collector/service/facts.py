@@ -7,7 +7,9 @@ each session the latest facts wait for it, and replace those that waited before.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from collector.service.spool import Spool
@@ -23,6 +25,7 @@ class Facts:
         self._waiting: dict[str, _Waiting] = {}
         self._last: dict[str, asyncio.Future[None]] = {}  # of each session that is not on the disk as it was put last
         self._writing: asyncio.Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1)  # others may remove large experiments for a while
 
     def put(self, session_id: str, facts: dict[str, Any] | None) -> asyncio.Future[None]:
         """Keeps them, or with None nothing of the session; what is returned is done when they, or later ones, are on
@@ -50,11 +53,16 @@ class Facts:
         while self._waiting:
             session_id = next(iter(self._waiting))
             facts, done = self._waiting.pop(session_id)
-            with suppress(OSError):
-                if facts is None:
-                    await asyncio.to_thread(self._spool.forget, session_id)
-                else:
-                    await asyncio.to_thread(self._spool.store, session_id, facts)
-            if self._last[session_id] is done:
-                del self._last[session_id]
-            done.set_result(None)
+            work = (partial(self._spool.forget, session_id) if facts is None
+                    else partial(self._spool.store, session_id, facts))
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            except RuntimeError:  # there can be no thread
+                with suppress(OSError):
+                    work()
+            except OSError:
+                pass
+            finally:
+                if self._last[session_id] is done:
+                    del self._last[session_id]
+                done.set_result(None)

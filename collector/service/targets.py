@@ -158,14 +158,17 @@ def newcomers(wanted: Wanted, held: Sequence[Held], judge: Callable[[Owner], Rig
     found: set[Process] = set()
     if len(held) >= PROCESSES_MAX:
         return frozenset()
-    recorded = {each.pid for each in held}
+    recorded, is_wanted = {each.pid for each in held}, _test(wanted)
     for pid in _candidates(wanted, look, asking):
         if pid in recorded or not recorded.isdisjoint(census.ancestors(pid)):
             continue
-        owner = census.owner(pid)
+        each = hold(pid, is_wanted)  # not who has ended and waits for its parent
+        if each is None:
+            continue
         with suppress(Refused):
-            if owner is not None and not owner.is_kernel and judge(owner):
-                found.add(Process(pid, owner.start_ticks))
+            if not each.owner.is_kernel and judge(each.owner):
+                found.add(Process(pid, each.owner.start_ticks))
+        each.release()
     return frozenset(found)
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,11 @@ def test_newcomers_are_neither_held_nor_below_one_that_is(tmp_path: Path, proces
             raise Refused("another user's")
         return Rights.PEER
 
+    ended = process(os.geteuid(), "sleep", "1000")
+    ended.kill()
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    everywhere = targets.newcomers(Wanted(cgroup="/"), [], lambda _: Rights.PEER, look_at_all)
+    assert {each.pid for each in everywhere} & {new.pid, ended.pid} == {new.pid}  # it waits for us to notice
     held = [each for pid in (first.pid, shell.pid) if (each := targets.hold(pid)) is not None]
     (below,) = census.below(shell.pid)
     assert [each.pid for each in targets.newcomers(wanted, held, judge, look_at_all)] == [new.pid]
@@ -327,6 +333,20 @@ def test_a_slow_disk_holds_nothing_up(tmp_path: Path, slow_disk: tuple[threading
         assert await reading == {"n": 99}
         await asyncio.wait([first, *later, *gone])
         assert [daemon.spool.facts(name) for name in daemon.spool.stored()] == [{"n": 99}, {"n": 99}]
+
+    asyncio.run(put())
+
+
+def test_facts_are_written_where_there_can_be_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_executor: object, *_work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    daemon = daemon_at(tmp_path)
+
+    async def put() -> None:
+        await asyncio.wait_for(daemon.house.facts.put("7", {"n": 1}), 60)
+        assert await daemon.house.facts.of("7") == {"n": 1}
 
     asyncio.run(put())
 
