@@ -166,9 +166,9 @@ def sound_clock_packets(packets: Packets, interval_us: int, damage: Damage) -> P
 def _one_for_each_state(packets: Packets) -> Packets:
     names = packets.dtype.names or ()
     counted = [state for state, name in enumerate(_COUNTERS) if name in names]
-    if not counted or "MSTATE" in names:
+    if not counted or {"MSTATE", "NTICK"} & set(names):
         return packets
-    ticks = np.stack([packets[_COUNTERS[state]] for state in counted], axis=1)  # (n, states)
+    ticks = np.stack([packets[_COUNTERS[state]].astype(np.int64) for state in counted], axis=1)  # (n, states)
     rows, states = np.nonzero(ticks)
     result = _with_fields(packets[rows], {name: _ASKED[name] for name in ("MSTATE", "NTICK")})
     result["MSTATE"], result["NTICK"] = np.array(counted)[states], ticks[rows, states]

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.clock import NS_PER_S, NS_PER_US
+from collector.experiment.identity import Identity
 from collector.experiment.log import COMMENT_TEXT
 from collector.report.address_space import ADDRESS_END
 from collector.report.build import DataSet, Experiment, Packets
@@ -293,9 +294,17 @@ class Samples:
         return list(self.data.objects.values())
 
     def build_id(self, loaded: LoadedObject) -> bytes:
-        """The build id that was recorded of a load object; empty if there was none."""
-        return next((identity.build_id or b"" for (path, identity), one in self.data.objects.items() if one is loaded),
-                    b"")
+        """The build id that was recorded of a load object, or, if none was, of the file that is taken for it without
+        a doubt; else empty."""
+        key = next((key for key, one in self.data.objects.items() if one is loaded), None)
+        if key is None or (key not in self._recorded and loaded.found.problem):
+            return b""
+        return key[1].build_id or b""
+
+    @cached_property
+    def _recorded(self) -> set[tuple[bytes, Identity]]:
+        return {(segment.name, segment.identity) for process in self.processes
+                for segment in process.experiment.segments}
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -333,8 +342,12 @@ class Samples:
                 for message in process.experiment.log.messages
                 if message.kind in _TOLD or message.id == COMMENT_TEXT]
         found = [(number, problem) for number, process in enumerate(self.processes)
-                 for problem in process.experiment.problems]
+                 for problem in [*self._problems_of_job(process.experiment), *process.experiment.problems]]
         return list(dict.fromkeys([*said, *found]))
+
+    def _problems_of_job(self, experiment: Experiment) -> list[str]:
+        """What is wrong with the job that an experiment is a rank of, such as with other ranks."""
+        return experiment.founder.problems if experiment.is_rank and experiment.founder is not None else []
 
     @cached_property
     def interval_us(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.cli import er_archive, er_print
+from collector.cli import er_archive, er_export, er_print
 from collector.elf import open_object
 from collector.experiment.identity import UNKNOWN, Identity, identity_of
 from collector.experiment.recorder import Header, Recorder
@@ -188,12 +189,20 @@ def test_two_builds_that_no_record_tells_apart_are_told_apart_by_their_copies(
     assert printed("-objects", first, again).count("<prog>") == 1  # both are what lies there now
 
 
+def exported_build_ids(path: Path, program: Path) -> set[str]:
+    out = path.with_suffix(".json")
+    assert er_export.run(["json", str(path), "-o", str(out)]) == 0
+    return {one["build_id"] for one in json.loads(out.read_text())["objects"] if one["path"] == str(program)}
+
+
 def test_where_nothing_is_known_a_later_change_makes_names_doubtful(build: Callable[..., Path], tmp_path: Path,
                                                                     printed: Callable[..., str]) -> None:
     program = build(FIRST)
     path = record(tmp_path / "a.1.er", (program, pc_of(program, "beta"), UNKNOWN))
     assert "***" not in printed("-functions", path)
+    assert exported_build_ids(path, program) == {identity(program).build_id.hex()}
     os.utime(program, (time.time() + 100,) * 2)
+    assert exported_build_ids(path, program) == {""}  # servers of symbols would take its word for it
     shown = printed("-functions", path)
     assert shown.startswith(f"*** Warning: {program}: has changed since it was recorded; names of its functions may be")
     assert " beta" in shown

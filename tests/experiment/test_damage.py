@@ -302,6 +302,13 @@ def test_numbers_that_no_kernel_has_are_none(small: Path, name: str, place: byte
         assert getattr(opened(small).log, name) == wanted
 
 
+def test_packets_that_are_described_half_in_one_way_and_half_in_another_are_told(small: Path) -> None:
+    """A counter for a state, and as for one of any state how many ticks, but not of which."""
+    edit(small / "log.xml", b'name="MSTATE"', b'name="UCPU"')
+    assert er_print.run(["-functions", str(small)]) == 0
+    assert any("clock packets without MSTATE" in problem for problem in opened(small).problems)
+
+
 def test_a_sample_with_an_impossible_number_has_none(small: Path) -> None:
     """It has its time and figures all the same, also where a filter asks for samples."""
     edit(small / "log.xml", b' id="2" label', b' id="99999999999999999999" label')
