@@ -87,7 +87,10 @@ class Steps:
 
     def is_old(self, code: int, offset: int) -> bool:
         """Whether words at an offset in a code object are left from an earlier instruction: looks meet hardly any as
-        far as there, though they would have to."""
+        far as there, though they would have to. At the beginning of the code words of the call are left: one look has
+        to have met that."""
+        if not offset and not self._looks[code, 0]:
+            return True
         expected = self._expected.get((code, offset), 0)
         if expected < _ENOUGH:
             return False

@@ -132,6 +132,12 @@ def test_words_where_no_look_ever_is_are_old() -> None:
     assert not steps({}, words).is_old(CODE, 4)  # looks at this code fail
 
 
+def test_words_of_the_beginning_are_left_from_the_call_unless_a_look_has_met_that() -> None:
+    assert steps({SECOND: 1}, {0: 1}).is_old(CODE, 0)
+    assert not steps({0: 1, SECOND: 1}, {0: 1}).is_old(CODE, 0)
+    assert not steps({SECOND: 1}, {FIRST: 1}).is_old(CODE, FIRST)
+
+
 def test_words_are_hardly_ever_old_by_chance() -> None:
     drawn = random.Random(1)
     n_old = 0
