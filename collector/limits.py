@@ -6,8 +6,9 @@ from contextlib import suppress
 
 
 def raise_descriptor_limit() -> None:
-    """Lifts it as far as this user may. It stays where nobody may change it: in some sandboxes, and where the kernel's
-    own limit (fs.nr_open) has become less than that."""
+    """Lifts it as far as this user may: each load object takes one, and each event of a running thread one for each
+    kind and CPU. It stays where nobody may change it: in some sandboxes, and where the kernel's own limit (fs.nr_open)
+    has become less than that."""
     import resource
 
     with suppress(OSError, ValueError):

@@ -7,6 +7,7 @@ from collector.engines.perf import opening as perf_opening
 from collector.engines.ptrace import opening
 from collector.errors import EngineRefused
 from collector.experiment import names
+from collector.limits import raise_descriptor_limit
 from collector.linux import own_proc
 from collector.linux.crowd import Crowd
 from collector.session import room
@@ -31,7 +32,7 @@ from collector.session.session import (
 def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
     own_proc.check()
-    perf_opening.raise_descriptor_limit()
+    raise_descriptor_limit()
     keep_children()
     Crowd().look()
     import_all()  # before there are events that would wait for it

@@ -14,6 +14,7 @@ from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.machine import open_machine
 from collector.errors import EngineRefused
 from collector.experiment import names
+from collector.limits import raise_descriptor_limit
 from collector.linux import own_proc
 from collector.linux.kernel_symbols import shows_addresses
 from collector.session import launch, room
@@ -44,7 +45,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
 
     inherited = launch.inherited()
     launch.keep_children()
-    perf_opening.raise_descriptor_limit()
+    raise_descriptor_limit()
     opened = _opened(options)
     try:
         place = names.prepare_directory(options.name, options.overwrite, options.directory, options.group)

@@ -13,7 +13,7 @@ class Lifetime:
         """``pidfds``: of running processes, which are ours now; none: process ``pid`` is our child. Raises OSError."""
         self.status: int | None = None  # the child's wait status, 0 for running processes; None while they live
         self._pid = pid
-        self.is_child = not pidfds
+        self._is_child = not pidfds
         self._alive = set(pidfds or (os.pidfd_open(pid),))
 
     @property
@@ -26,7 +26,7 @@ class Lifetime:
         self._alive.remove(fd)
         os.close(fd)
         if not self._alive:
-            self.status = os.waitpid(self._pid, 0)[1] if self.is_child else 0
+            self.status = os.waitpid(self._pid, 0)[1] if self._is_child else 0
 
     def close(self) -> None:
         """Gives back what is left."""

@@ -20,6 +20,7 @@ from collector.clock import format_ms
 from collector.engines.perf import opening as perf_opening
 from collector.errors import CollectorError, EngineRefused, ExperimentError, UsageError, reason
 from collector.experiment import names
+from collector.limits import raise_descriptor_limit
 from collector.linux import own_proc
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
@@ -68,7 +69,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         child = launch.HeldChild(program, options.arguments, inherited)
         handed_on = launch.HandedOn()
         try:
-            perf_opening.raise_descriptor_limit()
+            raise_descriptor_limit()
             with room.kept_back():
                 opened = _open_engine(child, options, say)
                 check_asked(options, opened)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from collector.clock import INTERVAL_ON_NS
 from collector.engines.perf import opening as perf_opening
+from collector.limits import raise_descriptor_limit
 from collector.linux.perf import Birth
 from collector.session import launch
 from collector.session.control import Window, parse_window
@@ -51,7 +52,7 @@ def main(directory: Path, delay: str, *commands: str) -> None:
         runner.add(recording, Observer(say, lambda err: print(number, "failed", repr(err), flush=True)))
 
     inherited = launch.inherited()
-    perf_opening.raise_descriptor_limit()
+    raise_descriptor_limit()
     found = [started(directory / f"{number}.er", command, inherited) for number, command in enumerate(commands)]
     for number, (recording, _) in enumerate(found):
         add(number, recording)

@@ -48,7 +48,6 @@ from itertools import repeat
 from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
 from collector.engines.perf.guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
-from collector.limits import raise_descriptor_limit as raise_descriptor_limit  # one for each thread, kind and CPU
 from collector.linux import abi, perf
 from collector.linux.accounts import Account
 from collector.linux.taskstats import ExitMessages
