@@ -599,8 +599,8 @@ class _Wave:
             return None
         self.tables.counters.frame_chain_searches += 1
         sp, judge = int(self.regs[_SP, i]), self.judge_of(self.space_key[i])
-        found = frame_pointer.search(self.memory, i, sp, int(self.pc[i]), judge,
-                                     *[frame_pointer.FRAME_WORDS] if is_known else [])
+        n_words = frame_pointer.FRAME_WORDS if is_known else frame_pointer.SEARCH_WORDS
+        found = frame_pointer.search(self.memory, i, sp, int(self.pc[i]), judge, n_words)
         if found is None or not (found.is_proven or not is_known):
             self.tables.note_fruitless(place)
             return None

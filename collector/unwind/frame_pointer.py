@@ -43,7 +43,7 @@ Grades = npt.NDArray[np.int8]
 NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
 
 # How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
-_SEARCH_WORDS = 8192
+SEARCH_WORDS = 8192
 FRAME_WORDS = 512  # of a function that makes no frame for its frame pointer
 _MAX_LINKS = 64
 _ENDS, _BREAKS = -1, -2  # in place of a link: the chain ends well there, or cannot go on
@@ -118,7 +118,7 @@ def _hinted(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Le
                 may_begin)
 
 
-def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge, n_words: int = _SEARCH_WORDS) -> Found | None:
+def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge, n_words: int = SEARCH_WORDS) -> Found | None:
     """The frame pointer of a frame of which only sp and pc are known: the link in its stack that is most likely its
     own, among the first so many words.
 
@@ -129,7 +129,7 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge, n_words:
     with most such calls, then the lowest. It is proven if its chain ends well and a direct call in it is known to
     have led where we are.
     """
-    words = memory.column(sample, sp, _SEARCH_WORDS)
+    words = memory.column(sample, sp, SEARCH_WORDS)
     if len(words) < 2:
         return None
     chains = _Chains(words, judge.grade(words[1:]) != NOT_CODE, sp, memory.word_size, judge)
