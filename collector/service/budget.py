@@ -38,7 +38,23 @@ class Used(NamedTuple):
         return Used(*((a - b) / seconds for a, b in zip(self, before, strict=True)))
 
 
-class Budget:
+class _Share:
+    """``percent`` of one CPU for something, 0: no limit; and by which intervals are lengthened to keep to it."""
+
+    def __init__(self, percent: float, now_s: float, used: Used) -> None:
+        self.percent = percent
+        self.stretched = 1.0
+        self.share = 0.0  # of the last look
+        self._at_s, self._used = now_s, used
+
+    def _since(self, now_s: float, used: Used) -> Used:
+        """What was used since the last look, in parts of a CPU; the next one begins."""
+        part = used.per_s(self._used, now_s - self._at_s)
+        self._at_s, self._used = now_s, used
+        return part
+
+
+class Budget(_Share):
     """``percent`` of one CPU for the daemon and what the configuration asks for; 0: no limit.
 
     A look is ``LOOK_S`` long, or as the longest time from window to window if that is more: one that is shorter sees
@@ -46,10 +62,7 @@ class Budget:
     """
 
     def __init__(self, percent: float, now_s: float, used: Used) -> None:
-        self.percent = percent
-        self.stretched = 1.0
-        self.share = 0.0  # of the last look
-        self._at_s, self._used = now_s, used
+        super().__init__(percent, now_s, used)
         self._has_changed = False
 
     def look(self, now_s: float, used: Used, period_s: float = 0.0) -> str | None:
@@ -59,8 +72,7 @@ class Budget:
             self._at_s, self._used, self._has_changed = now_s, used, False
         if self._has_changed or now_s - self._at_s < max(LOOK_S, period_s * self.stretched):
             return None
-        part = used.per_s(self._used, now_s - self._at_s)
-        self._at_s, self._used = now_s, used
+        part = self._since(now_s, used)
         self.share = part.own_s + part.runs_s
         before, self.stretched = self.stretched, self._next(part.own_s * self.stretched + part.asked_s)
         self._has_changed = self.stretched != before
@@ -89,7 +101,7 @@ class Budget:
         return self.stretched
 
 
-class ClientsBudget:
+class ClientsBudget(_Share):
     """``percent`` of one CPU for what clients ask for; 0: no limit.
 
     Who has begun goes on. While all of them take n times what is allowed, the next one begins with an interval that is
@@ -97,18 +109,14 @@ class ClientsBudget:
     """
 
     def __init__(self, percent: float, now_s: float, used: Used) -> None:
-        self.percent = percent
-        self.stretched = 1.0
-        self.share = 0.0  # of the last look
-        self._at_s, self._used = now_s, used
+        super().__init__(percent, now_s, used)
         self._is_told = False
 
     def look(self, now_s: float, used: Used) -> str | None:
         """Takes what was used so far; a line where it becomes too much, and where it is that no more."""
         if now_s - self._at_s < LOOK_S:
             return None
-        self.share = used.per_s(self._used, now_s - self._at_s).clients_s
-        self._at_s, self._used = now_s, used
+        self.share = self._since(now_s, used).clients_s
         over = 100 * self.share / self.percent if self.percent else 0.0
         self.stretched = max(min(over, STRETCHED_MAX), 1.0)
         before, self._is_told = self._is_told, over > 1 or (self._is_told and over > 0.5)
