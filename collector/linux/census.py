@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from collector.linux import proc
+
 _ARGUMENTS_MAX = 4096  # bytes
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD of include/linux/sched.h
 
@@ -72,16 +74,11 @@ def arguments(pid: int) -> str:
     return _text(f"/proc/{pid}/cmdline", _ARGUMENTS_MAX).replace("\0", " ").strip()
 
 
-def parent(pid: int) -> int:
-    """The number of its parent; 0 where it has none, or is gone."""
-    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
-
-
 def ancestors(pid: int) -> Iterator[int]:
     """Its parent, and so on."""
     seen = {pid}
-    while (pid := parent(pid)) and pid not in seen:
+    while (kin := proc.kin_of(pid)) is not None and kin.parent and kin.parent not in seen:
+        pid = kin.parent
         seen.add(pid)
         yield pid
 
