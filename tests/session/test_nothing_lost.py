@@ -328,6 +328,13 @@ def run_for(pid: int, for_s: float) -> None:
         time.sleep(0.02)
 
 
+def never_kept_waiting(tracer: int) -> None:
+    """Before any thread that is not a real-time one, where we may: its account would tell of a wait when that is over,
+    and so not yet of one that lasts."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(tracer, os.SCHED_FIFO, os.sched_param(1))
+
+
 def accounts(target: int, tracer: int | None) -> tuple[Account, Account]:
     """Those of both; nothing of a tracer that is not there."""
     return Account.of(target), Account.of(tracer) if tracer else Account(0, 0, 0)
@@ -351,6 +358,8 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, outlives
         while not (path / "profile").exists():
             time.sleep(0.02)
         tracer = child_of(process.pid, True) if engine == "signal" else None
+        if tracer:
+            never_kept_waiting(tracer)
         process.send_signal(signal.SIGSTOP)
         before, stolen_before_s = accounts(target, tracer), stolen()
         run_for(target, 2 if outlives else 3.5)
