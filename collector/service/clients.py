@@ -179,7 +179,7 @@ class Clients:
             await asyncio.wait_for(session.settled.wait(), _SETTLE_S)
         if session.state == "failed" and not session.kept:
             del self._daemon.sessions[order.id]
-            session.forget()
+            await asyncio.wait(session.forget(), timeout=_SETTLE_S)
             raise CollectorError(session.message)
         self._forget_oldest(peer)
         how = wish.changed(self._daemon.house.clients_budget.stretched)

@@ -435,14 +435,16 @@ class Session:
         if self._child is not None:
             self._child.signal(number)
 
-    def forget(self) -> None:
-        """Removes all that it left."""
+    def forget(self) -> list[asyncio.Future[None]]:
+        """Removes all that it left; when what is returned is done, the next session may have its number."""
         for each in self.kept:
             self._house.handoff.note_deleted(each)
             self._remove(each)
+        going = [self._house.facts.put(self.order.id, None)]
         if self.relative_folder:
-            _go_on(asyncio.ensure_future(self._remove_folder()))
-        self._house.facts.put(self.order.id, None)
+            going.append(asyncio.ensure_future(self._remove_folder()))
+            _go_on(going[-1])
+        return going
 
     # -- what is known of it
 

@@ -121,6 +121,15 @@ def test_nobody_may_record_the_kernel_or_what_is_not_there(running: object, proc
         attach(running, gone.pid, ALICE)
 
 
+def test_nothing_is_left_of_what_was_refused(running: object, process: Start, folder: Path) -> None:
+    for _ in range(20):
+        with pytest.raises(DaemonRefused):
+            attach(running, 2, 0)
+        assert not os.listdir(folder / "spool" / "sessions")
+    session, _ = attach(running, process(ALICE, "sleep", "1000").pid, 0)
+    assert session.id == "1"
+
+
 def test_a_user_sees_and_controls_its_own_sessions_alone(running: object, process: Start) -> None:
     session, _ = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
     names = {uid: [each.id for each in running.ask(protocol.List(version=1), uid).sessions]  # type: ignore[attr-defined]
