@@ -144,10 +144,14 @@ class HandedOn:
         self._taken = _blocked(signal.SIGTERM, signal.SIGHUP)
         for number in self._taken:
             signal.signal(number, self._hand_on)  # where they are let in for a while
+        # Our other signals are for the thread that handles them, from this one's first moment on.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             _thread.start_new_thread(self._live, ())
         except RuntimeError:
             raise CollectorError(NO_TASKS) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def take_keys(self) -> None:
         """From now on keys, too. To be called before it is released."""
@@ -163,8 +167,6 @@ class HandedOn:
         self._is_released.release()
 
     def _live(self) -> None:
-        # Our other signals are for the thread that handles them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._is_released.acquire()
         while True:
             told = signal.sigwaitinfo(self._taken)

@@ -457,6 +457,15 @@ os._exit(7)
 """
 
 
+def test_a_key_waits_for_its_thread_from_the_first_moment_on() -> None:
+    """Nobody else may take it, though that thread has not come to run anything of its own yet."""
+    code = ("import os, signal, sys\nfrom collector.session import launch\nsys.setswitchinterval(1000)\n"
+            "handed_on = launch.HandedOn()\nhanded_on.take_keys()\nos.kill(os.getpid(), signal.SIGINT)\n"
+            "print(signal.SIGINT in signal.sigpending(), flush=True)\nos._exit(0)\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 @perf
 @pytest.mark.parametrize("options", [(), ("--engine", "signal")], ids=" ".join)
 def test_what_a_program_sends_to_its_group_does_not_end_its_recording(
