@@ -38,7 +38,7 @@ class DeepStacks:
         cut = indices(placed.cut)
         if len(cut):
             slot, image = placed.slot[cut], placed.image[cut]
-            key[cut] = keys(slot, image, uid[cut], sp[cut], np.zeros(len(cut), dtype=np.uint64))
+            key[cut] = keys(image, uid[cut], sp[cut], np.zeros(len(cut), dtype=np.uint64))
             whole, _ = self._whole.find(key[cut])
             known = whole != 0
             uid = uid.copy()
@@ -52,7 +52,7 @@ class DeepStacks:
         """Departures (n,) in time order with stacks ``uid`` that are the leaf alone, at sites with these keys."""
         self._grow(int(slot.max(initial=-1)) + 1)
         self._kernel[slot] = 0
-        self._note(slot, keys(slot, image, uid, sp, np.zeros_like(sp)), ip, sp, site)
+        self._note(slot, keys(image, uid, sp, np.zeros_like(sp)), ip, sp, site)
 
     def _note(self, slot: Array, key: Array, ip: Array, sp: Array, site: Array | int) -> None:
         of = self._of

@@ -251,9 +251,9 @@ class Stacks:
         if not len(rows):
             return
         ip, sp, bp = leaving.regs[rows, _IP], leaving.regs[rows, _SP], leaving.regs[rows, _BP]
-        slot, image = placed.slot[rows], placed.image[rows]
+        image = placed.image[rows]
         spent_ns = off_ns[rows] if self._records_all else np.zeros_like(rows)
-        self._sites.learn(sites.keys(slot, image, ip, sp, bp), uid[rows], leaving.mode[rows], image, ip, spent_ns)
+        self._sites.learn(sites.keys(image, ip, sp, bp), uid[rows], leaving.mode[rows], image, ip, spent_ns)
 
     def _note_last(self, leaving: ClockSamples, placed: Placed) -> None:
         """The last departure of images that no clock sample has met yet stands for them."""
@@ -269,7 +269,7 @@ class Stacks:
         slot = self._model.slots(seen.tid, seen.pid, seen.time_ns)
         index, epochs = self._model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
-        site = sites.keys(slot, image, seen.ip, seen.sp, seen.bp)
+        site = sites.keys(image, seen.ip, seen.sp, seen.bp)
         uid, reason = self._sites.find(site)
         self._last.grow(self._time.n_slots)
         edges = self._time.timeline.edges

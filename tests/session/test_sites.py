@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +24,34 @@ def told(table: SiteTable, key: Array) -> list[tuple[int, int]]:
     return list(zip(uid.tolist(), reason.tolist(), strict=True))
 
 
-def site_keys(slot: Array, image: Array) -> Array:
-    """Of threads that wait at one place."""
-    registers = np.full((3, len(slot)), 0x401000, np.uint64)
-    return keys(slot, image, *registers)
+def site_keys(thread: Array, image: Array) -> Array:
+    """Of threads that wait at one place, each on its own stack."""
+    sp = thread.astype(np.uint64) * np.uint64(1 << 23) + np.uint64(0x7F00_0000_0000)
+    return keys(image, np.full(len(sp), 0x401000, np.uint64), sp, sp + np.uint64(0x40))
+
+
+def test_only_a_frame_pointer_tells_sites_apart() -> None:
+    """In code without frame pointers the register holds numbers, pointers to data, or what is below the stack."""
+    ip, sp = (np.full(6, value, np.uint64) for value in (0x401000, 0x7FFE_0000_1000))
+    bp = np.array([0, 1, 0x5555_0000_1000, 0x7FFE_0000_0FFF, 2**64 - 1, 0x7FFE_0080_1000], np.uint64)
+    image = np.full(6, 3)
+    assert len(set(keys(image, ip, sp, bp).tolist())) == 1
+    into_the_stack = sp + np.array([0, 8, 0x10, 0x1000, 0x10_0000, 0x7F_FFFF], np.uint64)
+    assert len({*keys(image, ip, sp, into_the_stack).tolist(), *keys(image, ip, sp, bp).tolist()}) == 7
+
+
+def test_sites_that_nobody_is_seen_at_any_more_take_no_room() -> None:
+    """As many as of a million threads, each of which sleeps at ten places of its own; one thread goes on and on."""
+    table, image = SiteTable(), np.zeros(10_000, np.int64)
+    stays = site_keys(image[:1], image[:1])
+    ips, reasons, no_time = np.full(10_000, 0x401000, np.uint64), np.ones(10_000, np.int8), np.zeros(10_000, np.int64)
+    table.learn(stays, np.array([31], np.uint64), reasons[:1], image[:1], ips[:1], no_time[:1])
+    for batch in range(100):
+        key = np.arange(10_000 * batch, 10_000 * (batch + 1)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        table.learn(key, np.full(10_000, 41, np.uint64), reasons, image, ips, no_time)
+        assert told(table, stays) == [(31, 1)]
+        assert set(told(table, key[-1_000:])) == {(41, 1)}
+    assert len(table) < 50_000
 
 
 def test_the_stack_of_a_site_is_known_until_its_image_is_over() -> None:
@@ -101,3 +129,13 @@ def test_what_images_of_the_past_had_takes_no_room() -> None:
         assert told(table, site_keys(slot, image)) == [(uid + 1, 1) for uid in range(50)]
         table.forget([number - 1])
     assert len(table) == 50
+
+
+@pytest.mark.usefixtures("perf_allowed")
+def test_places_are_known_in_code_without_frame_pointers(
+        workload: Callable[..., Path], collect: Callable[..., Any], tmp_path: Path) -> None:
+    """main joins thousands of threads at one place, with another number in the frame pointer's register each time."""
+    said = collect("-p", "on", "-A", "off", "-o", tmp_path / "x.er", workload("pool", "-O2"), 3001, 0.01, 2).stderr
+    assert "3002 threads" in said
+    unknown = re.search(r"(\d+) waits? with only", said)
+    assert int(unknown[1] if unknown else 0) < 100
