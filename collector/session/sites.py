@@ -48,7 +48,8 @@ class _Rows(NamedTuple):
         return _Rows(*map(np.concatenate, zip(self, more, strict=True)))
 
 
-_NONE = _Rows(*(np.zeros(0, dtype=kind) for kind in ("u8", "u8", "i1", "i8", "u8", "f8", "?")))
+_NONE = _Rows(*(np.zeros(0, dtype=kind)
+                for kind in (np.uint64, np.uint64, np.int8, np.int64, np.uint64, np.float64, np.bool_)))
 
 
 class SiteTable:
