@@ -808,17 +808,17 @@ class Tables:
                 return hint
         if not is_leaf:
             return None
-        return _FRAMELESS if self._begins_without_frame(known, vaddr) else None
+        return _FRAMELESS if self._is_without_frame(known, vaddr) else None
 
     def makes_no_frame(self, pc_line: int) -> bool:
-        """Whether the function around a place is known not to make a frame when it begins."""
+        """Whether the function around a place is known not to have made a frame on the way there."""
         found = self._frameless.get(pc_line)
         if found is None:
             known = self._object_at(pc_line)
             if known is None or known.arch is None or known.teller is not None:
                 return False
             vaddr = (pc_line - known.origin) & _MASK
-            found = self._frameless[pc_line] = self._begins_without_frame(known, vaddr)
+            found = self._frameless[pc_line] = self._is_without_frame(known, vaddr)
         return found
 
     def is_fruitless(self, pc_line: int) -> bool:
@@ -840,10 +840,14 @@ class Tables:
         vaddr = (pc_line - known.origin) & _MASK
         return bool(_ZEROED.search(self._text(known, vaddr - 16, 16) if vaddr >= 16 else b""))
 
-    def _begins_without_frame(self, known: _Object, vaddr: int) -> bool:
+    def _is_without_frame(self, known: _Object, vaddr: int) -> bool:
+        """Whether a function is known not to make a frame when it begins, nor from there to a place: builtins of V8
+        look at what they are to call before they do."""
         assert known.arch is not None
-        start = self._function_start(known, vaddr)
-        return start is not None and not known.arch.frame_prologue.match(self._text(known, start, 16))
+        start, prologue = self._function_start(known, vaddr), known.arch.frame_prologue
+        if start is None or prologue.match(self._text(known, start, 16)):
+            return False
+        return not prologue.search(self._text(known, start, min(vaddr - start, _JUMPS_MAX)))
 
     def _function_start(self, known: _Object, vaddr: int) -> int | None:
         """Where the function begins, by its FDE or else its symbol; symbols are read once, and only if asked here."""

@@ -442,6 +442,19 @@ def test_a_chain_that_leads_past_a_caller_is_not_believed(program: Callable[...,
     assert found == (["asks"], Stop.NO_RULE, Proof.CERTAIN)
 
 
+def test_a_frame_that_is_made_late_has_its_link_all_the_same(program: Callable[..., Program]) -> None:
+    """As in builtins of V8, which look at what they are to call first, and come to each other in ways that are not
+    seen. Neither the words of the stack are asked for that, nor is a chain searched for."""
+    main = ".type %s, @function; %s: %s; push %%rbp; mov %%rsp, %%rbp; call %s; in_%s: leave; ret; .size %s, .-%s;"
+    late = WITH_CFI + main % ("main", "main", "nop", "jumps", "main", "main", "main")
+    late += ".type jumps, @function; jumps: push %rcx; ret; .size jumps, .-jumps;"
+    late += main % ("asks", "asks", "test %rdi, %rdi; je in_asks", "other", "asks", "asks", "asks")
+    bare = program(late + ".section .note.GNU-stack")
+    stack: list[int | str] = [1, STACK + 8 * 4, "in_main", 7, 0, "in_start"]
+    assert bare.unwound(stack, STACK + 8) == (["asks", "main", "_start"], Stop.ROOT, Proof.CERTAIN)
+    assert bare.tables.counters.frame_chain_searches == 0
+
+
 # clone(2) of glibc, with another call in it.
 BEGINNINGS = {
     "-m64": (4, "mov $39, %eax; around: syscall; test %rax, %rax; jl 1f; je 1f; ret; 1: hlt"),
