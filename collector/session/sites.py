@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import changes, gathered, indices
+from collector.arrays import changes, gathered, indices, lasts
 from collector.events import Array
 
 _ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9),
@@ -145,10 +145,9 @@ def _counted(key: Array) -> tuple[Array, Array]:
 
 def _merged(rows: _Rows) -> _Rows:
     """Each stack of each site once, with all the time spent there; what else is told of it is what was told last."""
-    order = np.lexsort((rows.uid, rows.key))
-    first = changes(rows.key[order], rows.uid[order])
-    spent_ns = np.add.reduceat(rows.spent_ns[order], indices(first))
-    return rows.at(order[np.concatenate((first[1:], [True]))])._replace(spent_ns=spent_ns)
+    rows = rows.at(np.lexsort((rows.uid, rows.key)))
+    spent_ns = np.add.reduceat(rows.spent_ns, indices(changes(rows.key, rows.uid)))
+    return rows.at(lasts(rows.key, rows.uid))._replace(spent_ns=spent_ns)
 
 
 def _most_used(rows: _Rows) -> _Rows:

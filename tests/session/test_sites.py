@@ -41,7 +41,7 @@ def test_only_a_frame_pointer_tells_sites_apart() -> None:
 
 
 def test_sites_that_nobody_is_seen_at_any_more_take_no_room() -> None:
-    """As many as of a million threads, each of which sleeps at ten places of its own; one thread goes on and on."""
+    """A million, each of which is seen once; one thread goes on and on."""
     table, image = SiteTable(), np.zeros(10_000, np.int64)
     stays = site_keys(image[:1], image[:1])
     ips, reasons, no_time = np.full(10_000, 0x401000, np.uint64), np.ones(10_000, np.int8), np.zeros(10_000, np.int64)
