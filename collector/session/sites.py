@@ -18,11 +18,11 @@ import numpy as np
 
 from collector.arrays import changes, gathered, indices, lasts
 from collector.events import Array
+from collector.unwind.frame_pointer import NEAR
 
 _ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9),
         np.uint64(0xD6E8FEB86659FD93))
 _MANY_SITES = 1 << 14  # that come in, a megabyte, before those that were not used meanwhile are forgotten
-_STACK_BYTES = np.uint64(1 << 23)  # how far above sp a frame may begin
 _WAYS = 4  # that are known of a site, those in which most time was spent
 _FADES = 0.5  # what is known of a site, with each stack that is seen there in a later batch
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples, without their whole parts, fill the space between 0 and 1 evenly
@@ -170,7 +170,7 @@ def _instructions(image: Array, ip: Array) -> Array:
 def keys(image: Array, ip: Array, sp: Array, bp: Array) -> Array:
     """One number (n,) for image and registers; threads of one image that live at a time are told apart by ``sp``. In
     code without frame pointers ``bp`` holds anything: it counts where it leads into the stack."""
-    bp = np.where(bp - sp < _STACK_BYTES, bp, np.uint64(0))
+    bp = np.where(bp - sp < NEAR, bp, np.uint64(0))
     key: Array = (image.astype(np.uint64) * _ODD[0]) ^ (ip * _ODD[1]) ^ (sp * _ODD[2]) ^ (bp * _ODD[3])
     key ^= key >> np.uint64(29)
     return key
