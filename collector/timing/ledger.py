@@ -13,11 +13,15 @@ For the stretch from a thread's account before to this one, the account says of 
     a little more than the records      switch-in lag: each run began earlier, by an equal share, at most LAG_NS, and
                                         not before the wake-up; where the account is a stale tick's, by the lag of the
                                         stretches before, as far as the account allows
-    more than that                      a record of running is missing: first the gaps before runs of unknown beginning
-                                        are filled, then the longest ones
                                         Beginnings that are exact stay: there, the account takes a thread to have come
                                         when the kernel's scheduler last looked at the clock, which may be at its
                                         wake-up; each such run ends later instead, but not behind the next wake-up
+    more than that                      gaps before runs of unknown beginning are filled. Where no record was lost, that
+                                        last look was long before the switch, as where an idle CPU wakes late: runs
+                                        begin earlier, the longest waits first, but not before their wake-ups. Else, and
+                                        for what is left, a record of running is missing: the longest gaps are filled
+    up to all the time since its end,   nothing: it is what the thread used behind its end, which others tell
+    of a thread that was over by then
     less, beyond a stale tick           first runs of unknown end are cut; what is left is steal time of a hypervisor,
                                         which is waiting for a CPU: in silences of the thread's clock (``silences``),
                                         then anywhere between its strikes
@@ -405,20 +409,24 @@ class Ledger:
         known = of.has_base[slot]
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
         stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns + of.lag_ns[slot], TICK_NS), 0)
+        is_whole = not (seen.is_blind or seen.is_lossy)
+        if is_whole:
+            owed_ns -= stretch.over_ns
+            stale_ns += stretch.over_ns
         gained_ns, n_runs = stretch.begin_earlier(owed_ns, np.where(known, stale_ns, 0), of.lag_ns[slot], woken, came)
         owed_ns -= gained_ns
         owed_ns -= stretch.end_later(owed_ns, woken, came)
         self._note_lags(slot, gained_ns, n_runs, stretch.is_open)
         wait_ns = np.where(stretch.is_unrecorded, np.maximum(read.delay_ns - of.delay_ns[slot], 0), 0)
         worth_ns = 0 if seen.is_blind else LEAST_NS
-        stretch.fill(owed_ns, worth_ns, of.at_ns[slot], wait_ns)
-        of.owed_ns[slot] = np.where(stretch.is_open | (owed_ns > worth_ns), 0, owed_ns)
+        owed_ns -= stretch.fill(owed_ns, worth_ns, of.at_ns[slot], wait_ns, woken if is_whole else None)
+        of.owed_ns[slot] = np.where(stretch.is_open, 0, owed_ns)
         least_ns = np.where(stretch.is_open, LONGEST_TICK_NS - TICK_NS, LEAST_NS)
         self._note_shares(read)
         if seen.is_blind:
             stale_ns = least_ns = np.zeros_like(owed_ns)
         excess_ns = np.maximum(-owed_ns - stale_ns, 0)
-        if seen.is_blind or seen.is_lossy:  # the end of a run may be missing
+        if not is_whole:  # the end of a run may be missing
             excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns, with_all=seen.is_blind)
         if excess_ns.any():
             excess_ns -= stretch.end_earlier(excess_ns)
@@ -548,6 +556,7 @@ class _Stretch:
         self.is_unrecorded = self._first[account]
         self.is_open = self._kind[account] == Edge.IN
         self.open_ns = read.time_ns - self._start_ns[account]
+        self.over_ns = np.where(self._kind[account] == Edge.ENDED, self.open_ns, 0)  # since its end
         self._put_in: list[Edges] = []
         self._put_at: list[Array] = []  # before which rows
 
@@ -593,16 +602,17 @@ class _Stretch:
         self._start_ns[row + 1] += gained_ns
         return summed(number, gained_ns, self._n)
 
-    def fill(self, owed_ns: Array, least_ns: int, since_ns: Array, wait_ns: Array) -> None:
+    def fill(self, owed_ns: Array, least_ns: int, since_ns: Array, wait_ns: Array, woken: Wakeups | None) -> Array:
         """Lets threads (a,) run for so long before runs of unknown beginning; and, if what is left is more than
-        ``least_ns``, in gaps between their runs, but not before ``since_ns``.
+        ``least_ns``, in gaps between their runs, but not before ``since_ns``: where all runs were recorded, and
+        ``woken`` says when, first behind the wake-ups before these. Returns what they have got.
 
         Those of which nothing was recorded have also waited for a CPU for ``wait_ns`` behind that.
         """
         edges, is_off = self._edges, _is_off(self._kind)
         unbegun = is_off & (edges.edge == Edge.IN) & (edges.source != Source.RECORDED)
         if not unbegun.any() and not (owed_ns > least_ns).any():
-            return
+            return np.zeros(self._n, dtype=np.int64)
         row = indices(is_off)
         number, unbegun = self._number[row], unbegun[row]
         start_ns = np.maximum(self._start_ns[row], since_ns[number])
@@ -610,8 +620,13 @@ class _Stretch:
         away_ns = np.where((edges.edge[row] == Edge.IN) & ~unbegun, LEAST_AWAY_NS, 0)
         room_ns = np.maximum(room_ns - away_ns, 0)
         ran_ns = shared_out(np.maximum(owed_ns, 0), number, np.where(unbegun, room_ns, 0))
-        left_ns = owed_ns - summed(number, ran_ns, self._n)
-        ran_ns += shared_out(np.where(left_ns > least_ns, left_ns, 0), number, np.where(unbegun, 0, room_ns))
+        rooms = [np.where(unbegun, 0, room_ns)]
+        if woken is not None:
+            late_ns = _room_ns(edges.slot[row], start_ns, edges.time_ns[row], woken)
+            rooms.insert(0, np.where(edges.edge[row] == Edge.IN, np.minimum(rooms[0], late_ns), 0))
+        for each_ns in rooms:
+            left_ns = owed_ns - summed(number, ran_ns, self._n)
+            ran_ns += shared_out(np.where(left_ns > least_ns, left_ns, 0), number, np.maximum(each_ns - ran_ns, 0))
         begins = (edges.edge[row] == Edge.IN) & (ran_ns > 0)
         edges.time_ns[row[begins]] -= ran_ns[begins]
         edges.source[row[begins]] = Source.ADJUSTED
@@ -619,6 +634,7 @@ class _Stretch:
         waits_ns = np.minimum(np.where(edges.edge[row] == _ACCOUNT, wait_ns[number], 0), room_ns - ran_ns)
         self._put(row[alone], start_ns[alone], Edge.IN, Source.SYNTHETIC)
         self._stops(row[alone], (start_ns + ran_ns)[alone], waits_ns[alone])
+        return summed(number, ran_ns, self._n)
 
     def stop(self, excess_ns: Array, wait_ns: Array, *, with_all: bool) -> Array:
         """Lets threads (a,) that were running, and of which nothing is recorded since, stop so long before their

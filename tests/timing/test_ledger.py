@@ -465,6 +465,30 @@ def test_a_gap_that_is_filled_is_still_a_gap() -> None:
     assert Napper().feed(edges, 20 * MS, 20 * MS) == [0, MS + LEAST_AWAY_NS, 10 * MS + LEAST_AWAY_NS]
 
 
+LATE = [(0, Edge.BORN), (0, IN), (MS, BLOCKED), (50 * MS, IN), (51 * MS, BLOCKED), (101 * MS, IN), (102 * MS, BLOCKED)]
+
+
+@pytest.mark.parametrize("wakes, came, begins", [
+    ((47 * MS, 100 * MS), (), (48 * MS, 101 * MS)),  # it ran 2 ms more than recorded: of the longer wait
+    ((47 * MS, 100 * MS), (50 * MS, 101 * MS), (48 * MS, 101 * MS)),  # though its beginning is told
+    ((49 * MS, 100 * MS), (), (49 * MS + LEAST_AWAY_NS, 100 * MS + LEAST_AWAY_NS)),  # of both
+    ((), (), (50 * MS, 99 * MS)),  # of the longest gap that a run is behind, which the nap that lasts is not
+], ids=("one", "told", "both", "unknown"))
+def test_an_account_that_began_long_before_its_run_takes_of_the_waits(wakes: tuple[int, ...], came: tuple[int, ...],
+                                                                      begins: tuple[int, int]) -> None:
+    """The thread naps as its account is read, longer than any of its waits were: it has not run meanwhile."""
+    woken, told = (moments_of(np.zeros(len(times), np.int64), np.array(times, np.int64)) for times in (wakes, came))
+    assert Napper().feed(LATE, 300 * MS, 5 * MS, woken, told) == pytest.approx([0, *begins], abs=2 * LAG_NS)
+
+
+@pytest.mark.parametrize("run_ms, begins_ms", [(3, (50, 101)), (7, (50, 101)), (9, (50, 99))])
+def test_what_an_account_has_from_behind_the_end_is_none_of_the_runs(run_ms: int, begins_ms: tuple[int, int]) -> None:
+    """It was read 4 ms later: up to so much of it is of that time, and what is more is of the runs."""
+    edges = [*LATE[:-1], (102 * MS, Edge.ENDED)]
+    began = Napper().feed(edges, 106 * MS, run_ms * MS)
+    assert began == pytest.approx([0, *(begin * MS for begin in begins_ms)], abs=2 * LAG_NS)
+
+
 def test_a_stale_account_does_not_change_the_lag() -> None:
     """Runs that are recorded 9 us late: the second account is read while the thread runs, and 1 ms old."""
     napper, lag_ns, period_ns, n = Napper(), 9_000, 100_000, 20
