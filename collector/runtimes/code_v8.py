@@ -112,6 +112,7 @@ class Codes:
         self._read = read
         self._known: dict[int, Code] = {}  # by start
         self._starts: list[int] = []
+        self._optimised = np.zeros((2, 0), np.uint64)  # beginnings and ends of optimised code, ascending
         self._maps: set[int] = set()  # of objects that hold code
         self.head_size = layout.at["instructions_head" if layout.has_code_apart else "code_head"]
 
@@ -120,6 +121,14 @@ class Codes:
         i = bisect_right(self._starts, pc) - 1
         code = self._known[self._starts[i]] if i >= 0 else None
         return code if code is not None and pc < code.end else None
+
+    def are_optimised(self, pcs: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which pcs (k,) lie in optimised code that is known."""
+        starts, ends = self._optimised
+        if not len(starts):
+            return np.zeros(len(pcs), np.bool_)
+        at = starts.searchsorted(pcs, side="right") - 1
+        return (at >= 0) & (pcs < ends[at])
 
     def learn(self, pcs: Iterable[tuple[int, int]], now_ns: int) -> None:
         """Looks again at what pcs lie in, and looks for what is not known. With each pc: where memory begins."""
@@ -142,7 +151,13 @@ class Codes:
         for start in gone:
             del self._known[start]
         if gone:
-            self._starts = sorted(self._known)
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """What is known has changed."""
+        self._starts = sorted(self._known)
+        optimised = [(start, code.end) for start in self._starts if (code := self._known[start]).level > 0]
+        self._optimised = np.array(optimised, np.uint64).reshape(-1, 2).T.copy()
 
     @property
     def _size(self) -> int:
@@ -170,7 +185,7 @@ class Codes:
             for code in found.values():
                 self._forget_below(code)
             self._known.update(found)
-            self._starts = sorted(self._known)
+            self._arrange()
 
     def _forget_below(self, code: Code) -> None:
         """What was met where code is now, that is there no more, and would hide it."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from collector.runtimes.holes import Read, first_of
 from collector.runtimes.layout_v8 import Layout
 
-_USER_END = 1 << 47
+_USER_BEGIN, _USER_END = 1 << 16, 1 << 47
 _HEAD = 32  # bytes of a string that are read at first; it may be shorter
 _MAPS_MAX = 1 << 14
 _DEPTH_MAX = 12
@@ -236,7 +236,14 @@ def _assembled(address: int, known: dict[int, _String], pieces: dict[int, str], 
 
 def is_object(one: int) -> bool:
     """Whether a word is an object's address."""
-    return one & 3 == 1 and 0xFFFF < one < _USER_END
+    return one & 3 == 1 and _USER_BEGIN <= one < _USER_END
+
+
+def are_objects(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """The same of many."""
+    are: npt.NDArray[np.bool_] = (words & np.uint64(3)) == 1
+    are &= words - np.uint64(_USER_BEGIN) < np.uint64(_USER_END - _USER_BEGIN)
+    return are
 
 
 def small(one: int) -> int:

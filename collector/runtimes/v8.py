@@ -28,11 +28,17 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from collector.runtimes import layout_v8
 from collector.runtimes.code_v8 import Code, Codes, Scope, place_of, positions_of
 from collector.runtimes.functions_v8 import Functions, JsFunction
-from collector.runtimes.heap_v8 import Heap, is_object, small, word
+from collector.runtimes.heap_v8 import Heap, are_objects, is_object, small, word
 from collector.runtimes.layout_v8 import Layout, Read
+
+U64 = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
 
 SYMBOLS = layout_v8.SYMBOLS
 MARK = layout_v8.MARK
@@ -131,6 +137,20 @@ class Machine:
         self._own(arrays, of_functions)
         self._read_positions([frame for frame in of_functions if self._place(frame) >= 0])
         return [self._told(frame, code) for frame, code in zip(batch, codes, strict=True)]
+
+    @staticmethod
+    def are_functions(words: U64) -> Bools:
+        """Which frames are those of functions, by the words (4, k) below their frame pointers."""
+        return are_objects(words[0]) & are_objects(words[1])
+
+    def canonicalise(self, words: U64, pc: U64, low: U64, is_leaf: Bools, is_function: Bools) -> None:
+        """Zeros in ``words`` (4, k), of frames with the columns of ``Frame``, for what their functions do not depend
+        on: it is another in each sample, and all that is distinct is worked on."""
+        words[1:, ~is_function] = 0
+        # Where optimised code is known it says more than what it happens to keep there; a leaf may stand on a frame of
+        # other code.
+        words[2, ~are_objects(words[2]) | (self.codes.are_optimised(pc) & ~is_leaf)] = 0
+        words[3, (words[2] == 0) | (low > 0)] = 0
 
     @staticmethod
     def _is_function(frame: Frame) -> bool:

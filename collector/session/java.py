@@ -28,7 +28,7 @@ from collector.runtimes import marks
 from collector.runtimes.code import SIZE_MAX, Code
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
-from collector.session.merging import Managed, alike, with_managed
+from collector.session.merging import Managed, alike
 from collector.session.objects import Objects
 from collector.session.pace import COMPILING_NS, Pace
 from collector.session.placing import ByImage, Cache, Frames
@@ -248,8 +248,8 @@ class JavaFrames:
                 found.append(rows[which[(at >= 0) & (pcs < np.maximum.accumulate(ends)[at])]])
         return distinct(np.concatenate(found))
 
-    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
-        """The stacks of samples with the methods of Java in them."""
+    def functions(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> list[Managed]:
+        """The methods of Java in the stacks of samples."""
         places = []
         for (epoch, *_), numbers in images:
             process = self._processes.get(epoch.image.number)
@@ -261,7 +261,7 @@ class JavaFrames:
             found = self._of_process(process, samples, rows, frames)
             if found is not None:
                 places.append(found)
-        return with_managed(places, frames) if places else frames
+        return places
 
     def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> Managed | None:
         machine, pcs = process.machine, frames.pcs[rows]

@@ -26,7 +26,7 @@ from collector.runtimes.abi import V8_MARK
 from collector.runtimes.code import Code, EachLine
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
-from collector.session.merging import Managed, alike, with_managed
+from collector.session.merging import Managed, alike
 from collector.session.objects import Objects, is_file, is_made
 from collector.session.pace import SHORTEST_NS, Pace
 from collector.session.placing import ByImage, Frames
@@ -231,8 +231,8 @@ class JsFrames:
 
     # -- samples
 
-    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
-        """The stacks of samples with the functions of JavaScript in them."""
+    def functions(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> list[Managed]:
+        """The functions of JavaScript in the stacks of samples."""
         places = []
         for its, numbers in images:
             process = self._processes.get(its[-1].image.number)  # as they have been met
@@ -244,34 +244,34 @@ class JsFrames:
             found = self._of_process(process, samples, rows, frames)
             if found is not None:
                 places.append(found)
-        return with_managed(places, frames) if places else frames
+        return places
 
     def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> Managed | None:
         from collector.runtimes.v8 import Frame
-        pcs = frames.pcs[rows]
-        lows, is_its, is_interpreted = process.places(pcs)
-        which, depth = np.nonzero(is_its & (np.arange(pcs.shape[1]) < frames.length[rows, None]))
-        if not len(which):
+        machine, pcs = process.machine, frames.pcs[rows]
+        cells = indices((np.arange(pcs.shape[1]) < frames.length[rows, None]).ravel())
+        pc = pcs.ravel()[cells]
+        low, is_its, is_interpreted = process.places(pc)
+        its = indices(is_its)
+        which, depth = np.divmod(cells[its], pcs.shape[1])
+        row, pc, low, is_interpreted = rows[which], pc[its], low[its], is_interpreted[its]
+        words = _below(machine, samples, row, _own_frame(frames, row, depth))
+        is_function = machine.are_functions(words)
+        some = indices(is_function | (low > 0))
+        if not len(some):
             return None
-        pc, low, row = pcs[which, depth], lows[which, depth], rows[which]
-        fp = frames.fps[row, depth]
-        # Who has no frame stands on the caller's, which is told by the caller.
-        width = frames.fps.shape[1]
-        above = frames.fps[row, np.minimum(depth + 1, width - 1)]
-        has_frame = (above != fp) | (depth + 1 >= frames.length[row])
-        words = _below(process.machine, samples, row, np.where(has_frame, fp, np.uint64(0)))
-        # Compiled code has other things there, which are others in each sample; its frames shall be alike.
-        is_compiled = low > 0
-        words[2, is_compiled & (words[2] & np.uint64(3) != np.uint64(1))] = 0  # no BytecodeArray
-        words[3, is_compiled] = 0
-        # A return address is looked up one before.
-        is_leaf = (depth == 0).astype(np.uint64)
-        interpreted = is_interpreted[which, depth].astype(np.uint64)
-        keys = np.stack([pc - (np.uint64(1) - is_leaf) * (low > 0), low, is_leaf, interpreted, *words])
-        first, kind = alike(keys)
+        row, depth, pc, low, is_interpreted, is_function, words = (
+            row[some], depth[some], pc[some], low[some], is_interpreted[some], is_function[some], words[:, some])
+        is_leaf = depth == 0
+        pc -= ~is_leaf & (low > 0)  # a return address is looked up one before
+        machine.canonicalise(words, pc, low, is_leaf, is_function)
+        # What is alike is told once.
+        first, kind = alike(np.stack([pc, is_leaf + is_interpreted * np.uint64(2) + is_function * np.uint64(4),
+                                      *words[1:]]))
         now_ns = time.monotonic_ns()
-        told = process.machine.frames([Frame(at, where, bool(leaf), bool(own), *rest)
-                                       for at, where, leaf, own, *rest in keys.T[first].tolist()], now_ns)
+        distinct = np.stack([pc, low, is_leaf, is_interpreted, *words])[:, first]
+        told = machine.frames([Frame(at, where, bool(leaf), bool(own), *rest)
+                               for at, where, leaf, own, *rest in distinct.T.tolist()], now_ns)
         process.pace.looked(now_ns, is_new=True)
         return self._managed(process, told, kind, (row, depth), samples.time_ns[row])
 
@@ -286,8 +286,8 @@ class JsFrames:
         since = np.array([one.since_ns for one in told], np.int64)[kind]
         is_known = np.array([one.is_known for one in told], np.bool_)[kind]
         mark_of = np.where(is_known, np.where(since <= time_ns, VERIFIED, TORN), UNKNOWN)
-        for mark in (VERIFIED, TORN, UNKNOWN):
-            self.counts[mark] += int(managed.count[mark_of == mark].sum())
+        for mark, n in enumerate(np.bincount(mark_of, managed.count, len(self.counts))):
+            self.counts[mark] += int(n)
         return managed
 
     def _address(self, process: _Process, scope: Scope) -> int:
@@ -303,6 +303,15 @@ class JsFrames:
                 function.name, function.source, max(n_lines, 1) * _LINE, EachLine(function.line, n_lines, _LINE))
         line = process.machine.line_at(scope) if n_lines else 0
         return start + max(line - function.line, 0) * _LINE + 1
+
+
+def _own_frame(frames: Frames, row: Array, depth: Array) -> Array:
+    """The frame pointers (k,) of frames; 0 of who has made no frame, and stands on the caller's, whose functions it
+    would tell."""
+    fp = frames.fps[row, depth]
+    above = frames.fps[row, np.minimum(depth + 1, frames.fps.shape[1] - 1)]
+    has_frame = (above != fp) | (depth + 1 >= frames.length[row])
+    return np.where(has_frame, fp, np.uint64(0))
 
 
 def _below(machine: Machine, samples: ClockSamples, row: Array, fp: Array) -> Array:

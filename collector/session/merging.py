@@ -47,32 +47,27 @@ def alike(keys: Array) -> tuple[Array, Array]:
     return first, kind.ravel()
 
 
-def with_managed(places: Sequence[Managed], frames: Frames, *, is_last: bool = False) -> Frames:
-    """Stacks with addresses put before some of their frames. ``is_last``: nobody asks for the pointers in their frames
-    any more, which are left out (n, 0)."""
+def with_managed(places: Sequence[Managed], frames: Frames) -> Frames:
+    """Stacks with addresses put before some of their frames, without the pointers in these. Of several that tell of one
+    frame the last stands next to it."""
     n, width = frames.pcs.shape
-    n_before = np.zeros((n, width), np.int64)
-    for some in places:
-        n_before[some.row, some.depth] = some.count
-    # Where each frame comes to stand.
-    at = np.cumsum(n_before, axis=1) + np.arange(width)
-    length = frames.length + n_before.sum(axis=1)
+    n_before, theirs = np.zeros((n, width), np.int64), []
+    for some in reversed(places):
+        theirs.append((some, n_before[some.row, some.depth]))
+        n_before[some.row, some.depth] += some.count
+    at = n_before.cumsum(axis=1)
+    length = frames.length + at[:, -1]
     depths = int(length.max(initial=1))
-    narrow = (frames.pcs,) if is_last else (frames.pcs, frames.sps, frames.fps)
-    wide = np.zeros((len(narrow), n, depths), np.uint64)
-    rows, columns = np.nonzero(np.arange(width) < frames.length[:, None])
-    there = at[rows, columns]
-    for to, of in zip(wide, narrow, strict=True):
-        to[rows, there] = of[rows, columns]
-    for some in places:
+    # Where each frame comes to stand, in the rows of all stacks one behind the other.
+    at += np.arange(width)
+    at += np.arange(0, n * depths, depths)[:, None]
+    wide = np.zeros(n * depths, np.uint64)
+    there = np.arange(width) < frames.length[:, None]
+    wide[at[there]] = frames.pcs[there]
+    for some, n_between in theirs:
         whose, addresses, back = some.flat()
-        row, depth = some.row[whose], some.depth[whose]
-        place = at[row, depth] - back
-        wide[0, row, place] = addresses
-        for to, of in zip(wide[1:], narrow[1:], strict=True):
-            to[row, place] = of[row, depth]
-    pcs, sps, fps = wide if not is_last else (wide[0], *np.zeros((2, n, 0), np.uint64))
-    return _bounded(Frames(pcs, length, frames.stop, sps, fps))
+        wide[(at[some.row, some.depth] - n_between)[whose] - back] = addresses
+    return _bounded(Frames(wide.reshape(n, depths), length, frames.stop, *np.zeros((2, n, 0), np.uint64)))
 
 
 def _bounded(frames: Frames) -> Frames:
@@ -81,10 +76,9 @@ def _bounded(frames: Frames) -> Frames:
     rows = indices(frames.length > _DEPTH_MAX)
     if not len(rows):
         return frames
-    pcs, sps, fps = (column[:, :_DEPTH_MAX].copy() for column in (frames.pcs, frames.sps, frames.fps))
-    length, stop = np.minimum(frames.length, _DEPTH_MAX), frames.stop.copy()
+    pcs, length, stop = frames.pcs[:, :_DEPTH_MAX].copy(), np.minimum(frames.length, _DEPTH_MAX), frames.stop.copy()
     pcs[rows, _DEPTH_MAX - 1], stop[rows] = TRUNCATED_MARK, Stop.DEPTH
-    return Frames(pcs, length, stop, sps, fps)
+    return frames._replace(pcs=pcs, length=length, stop=stop)
 
 
 def within(pcs: Array, stretches: Array) -> Array:

@@ -29,7 +29,7 @@ from collector.processes.process import Epoch
 from collector.runtimes import marks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import UNKNOWN
-from collector.session.merging import with_managed, within
+from collector.session.merging import Managed, within
 from collector.session.objects import Objects
 from collector.session.placing import ByImage, Frames
 
@@ -87,9 +87,9 @@ class PythonFrames:
             self._tried.pop(number, None)
             self._evaluations.pop(number, None)
 
-    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
-        """The stacks of samples with the functions of CPython in them, without the pointers in their frames."""
-        found = []
+    def functions(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> list[Managed]:
+        """The functions of CPython in the stacks of samples."""
+        found = list[Managed]()
         for its, numbers in images:
             process = self._process(its[-1])
             if process is None:
@@ -105,7 +105,7 @@ class PythonFrames:
             inserted = functions_of(process, samples, rows, frames, self.made_up, self.counts)
             if inserted is not None:
                 found.append(inserted)
-        return with_managed(found, frames, is_last=True) if found else frames
+        return found
 
     def _count_unread(self, epoch: Epoch, pcs: Array, index: Array, numbers: Array) -> None:
         evaluation = self._evaluations.get(epoch.image.number)

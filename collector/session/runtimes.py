@@ -18,6 +18,7 @@ from collector.processes.process import Epoch
 from collector.session import launch
 from collector.session.java import JavaFrames
 from collector.session.js import JsFrames
+from collector.session.merging import Managed, with_managed
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.placing import ByImage, Cache, Frames, by_image, in_parts, placed_frames_of, replaced
@@ -41,8 +42,8 @@ class Runtime(Protocol):
     def look(self) -> bool:
         """It is due; whether samples are to be taken, too."""
 
-    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
-        """Stacks with its functions in them."""
+    def functions(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> list[Managed]:
+        """Its functions, with the frames that carry them out."""
 
     def remark(self) -> str:
         """How sure these are; empty where there are none."""
@@ -91,9 +92,10 @@ class Runtimes:
             return found
 
         def merged(samples: ClockSamples, index: Array, found: Frames) -> Frames:
-            for runtime in (self.java, self.js, self.python):
-                found = self._asked(runtime, found, runtime.merged, samples, index, images, found)
-            return found
+            none = list[Managed]()
+            places = [one for runtime in self._what.values()
+                      for one in self._asked(runtime, none, runtime.functions, samples, index, images, found)]
+            return with_managed(places, found) if places else found
 
         return in_parts(samples, index, stacks_of, merged)
 

@@ -332,6 +332,38 @@ def test_code_whose_place_another_one_has_is_not_told_any_more(node: Target) -> 
     assert not [pc for pc, _ in codes if machine.codes.at(pc)]
 
 
+def canonical(machine: Machine, frames: list[Frame]) -> list[Frame]:
+    """The same frames without what tells nothing of them."""
+    pc, low, is_leaf, _, *below = np.array(frames, np.uint64).T
+    words = np.stack(below)
+    machine.canonicalise(words, pc, low, is_leaf.astype(bool), machine.are_functions(words))
+    return [one._replace(**dict(zip(("context", "function", "bytecode", "offset"), its, strict=True)))
+            for one, its in zip(frames, words.T.tolist(), strict=True)]
+
+
+def test_frames_are_told_alike_without_what_tells_nothing_of_them(node: Target) -> None:
+    """What lies below the frame of optimised code, and of none of a function's, is another in each sample."""
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    frames = [one._replace(is_leaf=is_leaf) for one in node.frames for is_leaf in (False, True)]
+    frames += [one._replace(context=2 << 32) for one in node.frames]
+    told = machine.frames(frames, 1)
+    assert machine.frames(canonical(machine, frames), 1) == told
+
+    def with_noise(one: Frame) -> Frame:
+        code = machine.codes.at(one.pc) if one.low else None
+        if not is_object(one.context) or not is_object(one.function):
+            return one._replace(function=one.function ^ 6, bytecode=one.context, offset=7)
+        is_noise = code is not None and code.level > 0 and not one.is_leaf
+        return one._replace(bytecode=one.context, offset=7) if is_noise else one._replace(offset=one.offset ^ (
+            one.low > 0))
+
+    noisy = [with_noise(one) for one in frames]
+    assert sum(one != other for one, other in zip(frames, noisy, strict=True)) > len(node.frames)
+    assert canonical(machine, noisy) == canonical(machine, frames)
+    assert len(set(canonical(machine, frames))) > len(node.frames)  # the rest of them differ still
+
+
 def test_code_alone_proves_nothing_of_times_before_it_was_met(node: Target) -> None:
     """Other code may have been in its place, with other functions inlined, even if it was for the same one."""
     machine = node.machine(node.read)

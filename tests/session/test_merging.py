@@ -41,6 +41,18 @@ def test_what_is_too_deep_for_a_packet_with_its_functions_is_cut() -> None:
     assert deep[:9] == [7001, 7002, 7003, 1, 7001, 7002, 7003, 2, 7001]
 
 
+def test_functions_stand_before_their_frames_whoever_tells_of_them() -> None:
+    """Two tell of the same frame, and of others; one stack has no functions."""
+    n_frames, stop = np.array([3, 1, 2]), np.array([Stop.ROOT, Stop.DEPTH, Stop.ROOT], np.int8)
+    pcs = np.array([[1, 2, 3], [4, 0, 0], [5, 6, 0]], np.uint64)
+    one = Managed(np.array([0, 2, 2]), np.array([1, 0, 1]), np.array([0, 1, 0]), [(71, 72), (73,)])
+    other = Managed(np.array([2, 0]), np.array([1, 2]), np.array([0, 1]), [(81, 82, 83), ()])
+    found = with_managed([one, other], Frames(pcs, n_frames, stop, pcs, pcs))
+    assert [row[:n] for row, n in zip(found.pcs.tolist(), found.length.tolist(), strict=True)] == [
+        [1, 71, 72, 2, 3], [4], [73, 5, 71, 72, 81, 82, 83, 6]]
+    assert found.stop is stop
+
+
 CODE, STACK = 0x40_0000, 0x7FFC_0000_0000
 PID = 7
 
