@@ -12,7 +12,7 @@ import time
 from collections import Counter
 
 PART_S = 0.0213  # a round is no multiple of a profiling interval
-told = Counter()
+told = []  # of each thread its own: two that add to one would lose what one of them adds
 
 
 def one(end):
@@ -49,17 +49,19 @@ def for_seven(end):
 
 
 def split(rounds):
+    mine = Counter()
+    told.append(mine)
     for _ in range(rounds):
         for work, parts in ((for_one, 1), (for_three, 3), (for_seven, 7)):
             begin = time.thread_time()
             work(begin + parts * PART_S)
-            told[work.__name__[4:]] += time.thread_time() - begin
+            mine[work.__name__[4:]] += time.thread_time() - begin
 
 
 def timed(name, wait):
     begin = time.monotonic() - time.thread_time()
     wait()
-    told[name] += time.monotonic() - time.thread_time() - begin
+    told.append(Counter({name: time.monotonic() - time.thread_time() - begin}))
 
 
 def sleeps():
@@ -95,7 +97,7 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps(told))
+    print(json.dumps(sum(told, Counter())))
 
 
 main()
