@@ -448,3 +448,13 @@ def kernel_shown(waits_recorded: None) -> None:
         if os.environ.get("CI"):
             pytest.fail("under CI nothing is skipped: root is needed, and kernel.kptr_restrict below 2", pytrace=False)
         pytest.skip("the kernel shows its addresses to root, unless kernel.kptr_restrict is 2")
+
+
+@pytest.fixture(scope="session")
+def byte_by_byte(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A program of many short system calls, which ends if it is told after how many bytes (``count=``).
+
+    A third of its time is in vfs_write and a tenth in vfs_read, so that some hundred samples meet both for certain.
+    What /dev/null has to do for a write is so short that they may meet none.
+    """
+    return ["dd", "if=/dev/zero", f"of={tmp_path_factory.mktemp('copy') / 'zeros'}", "bs=1"]
