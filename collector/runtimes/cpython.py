@@ -78,6 +78,15 @@ class PyFrame(NamedTuple):
     offset: int
 
 
+class Gone(NamedTuple):
+    """A code object that is not there any more, and until when it was. Times in ns."""
+
+    seen_ns: int  # it was there for certain
+    # No other had come in its place: its memory, though free, still had what tells code objects apart, or was none.
+    unused_ns: int
+    since_ns: int  # it certainly was not
+
+
 Activation = tuple[PyFrame, ...]  # innermost first
 Chain = tuple[Activation, ...]  # outermost first
 
@@ -97,8 +106,7 @@ class Interpreter:
         self.symbols = symbols
         self.codes: dict[int, CodeObject] = {}  # by number
         self.numbers: dict[int, int] = {}  # of those that are there, by address
-        # Those that are not there any more: until when they were for certain, and since when certainly not, by number.
-        self.gone: dict[int, tuple[int, int]] = {}
+        self.gone: dict[int, Gone] = {}  # those that are not there any more, by number
         self.first_ns: dict[int, int] = {}  # since when a code object was there for certain, by number
         self.n_changes = 0  # of all that
         self.shims: set[int] = set()  # code objects of no function, by number: what evaluations begin with
@@ -116,8 +124,8 @@ class Interpreter:
         self._met: set[int] = set()  # addresses of code objects in the chains of the last look
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
         self._frame_size = layout.frame_size
-        # Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
-        # has), and where its names and lines are.
+        # Of a code object its type and size, which free() may overwrite; its first line and what stands behind that
+        # (since 3.12 a number that no other has), and where its names and lines are.
         self._identity = itemgetter(slice(8, 24), slice(layout.code_first_line, layout.code_first_line + _FIXED), *(
             slice(at, at + 8) for at in (layout.code_file, layout.code_name, layout.code_lines)))
         # By where that stands: the newest interpreter, and the newest thread of each, when last listed.
@@ -349,7 +357,9 @@ class Interpreter:
             if _is_alive(head) and self._identity(head) == self.codes[number].identity:
                 self._seen[number] = before_ns
             else:
-                self.gone[number] = self._seen.pop(number), after_ns
+                seen_ns = self._seen.pop(number)
+                is_unused = not head or self._identity(head)[1:] == self.codes[number].identity[1:]
+                self.gone[number] = Gone(seen_ns, before_ns if is_unused else seen_ns, after_ns)
                 del self.numbers[address]
                 self._n_gone += 1
                 self.n_changes += 1
@@ -358,7 +368,7 @@ class Interpreter:
 
     def forget_before(self, time_ns: int) -> list[int]:
         """Nobody asks any more for what was gone by then: these numbers."""
-        forgotten = [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]
+        forgotten = [number for number, gone in self.gone.items() if gone.since_ns < time_ns]
         for number in forgotten:
             del self.gone[number], self.codes[number], self.first_ns[number]
             self.shims.discard(number)

@@ -1,11 +1,14 @@
 """Which code object of CPython a word led to when a sample was taken. Pure.
 
 Code comes to be where other code was. Of each code object it is known when it was there for certain, first and last,
-and of one that is gone since when it certainly was not. So of a word at a time:
+and of one that is gone since when it certainly was not, and whether its memory was used again by then. So of a word at
+a time:
 
     the code was there before and after   that one, proven
     between the last time that one was    NOT_PROVEN: either of them, or a third one
     there and the first time of the next
+    the same, but nothing else has come   that one, not proven: an interpreter that ends frees all that it has
+    there, as far as is known             carried out since the last look
     before the first that was ever seen   that one, not proven: nothing speaks against it
     after the last time, not gone         that one, as long as whoever asks has looked after it
 """
@@ -31,7 +34,8 @@ class CodePlaces:
         self._starts, self._ends, self._codes = np.zeros((3, 0), np.uint64)
         self._firsts = np.zeros(0, np.int64)
         self._gone = np.zeros((0, 3), np.uint64)  # starts, ends, numbers; the latest first
-        self._gone_times = np.zeros((0, 3), np.int64)  # there first, and last, and not there since
+        # There first, and last, its memory not used again until, and not there since.
+        self._gone_times = np.zeros((0, 4), np.int64)
         self._gone_to = np.zeros(1, np.uint64)  # the largest of the first so many ends, by start
         self._gone_starts = np.zeros(0, np.uint64)
         # The numbers of code objects that lie in one another: some are gone, and would hide what has come.
@@ -46,6 +50,7 @@ class CodePlaces:
         self._sort()
         found = np.zeros(len(words), np.uint64)
         since = np.zeros(len(words), np.int64)  # that code has been there for certain
+        is_late = np.zeros(len(words), np.bool_)  # it may have gone by then
         if len(self._starts):
             some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
             at = self._starts.searchsorted(words[some], "right") - 1
@@ -56,20 +61,23 @@ class CodePlaces:
             open_ = (found == 0) | (times < since)
             some = np.flatnonzero(open_ & (words < self._gone_to[self._gone_starts.searchsorted(words, "right")]))
             if len(some):
-                found[some], since[some] = self._before(words[some], times[some], found[some], since[some])
-        return found, (found > NOT_PROVEN) & (times >= since)
+                found[some], since[some], is_late[some] = self._before(words[some], times[some], found[some],
+                                                                       since[some])
+        return found, (found > NOT_PROVEN) & (times >= since) & ~is_late
 
     def _before(self, words: Array, times: npt.NDArray[np.int64], found: Array,
-                since: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.int64]]:
-        """The same with the code that is gone, back in time from what is there now."""
-        found, since = found.copy(), since.copy()
-        for (start, end, code), (first, last, gone) in zip(self._gone, self._gone_times, strict=True):
+                since: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The same with the code that is gone, back in time from what is there now; and which may have gone by then."""
+        found, since, is_late = found.copy(), since.copy(), np.zeros(len(found), np.bool_)
+        for (start, end, code), (first, last, unused, gone) in zip(self._gone, self._gone_times, strict=True):
             inside = (words >= start) & (words < end)
             found[inside & (found != 0) & (times >= gone) & (times < since)] = NOT_PROVEN
             earlier = inside & (times < gone)
-            found[earlier] = np.where(times[earlier] <= last, code, np.uint64(NOT_PROVEN))
+            is_late[earlier] = times[earlier] > last
+            is_alone = (found == 0) & (times <= unused)
+            found[earlier] = np.where(~is_late | is_alone, code, np.uint64(NOT_PROVEN))[earlier]
             since[earlier] = first
-        return found, since
+        return found, since, is_late
 
     def may_lead(self, words: Array, frames: Array) -> npt.NDArray[np.bool_]:
         """Which words (n,) may lead to code, or have done so, or be one of ``frames`` (k,): all that do, and a few
@@ -103,11 +111,11 @@ class CodePlaces:
         around = self._ends[:-1] > self._starts[1:]
         self.overlapping = {*self._codes[1:][inside].tolist(), *self._codes[:-1][around].tolist()}
         self._firsts = np.array([interpreter.first_ns[number] for *_, number in known], np.int64)
-        gone = sorted(interpreter.gone.items(), key=lambda one: one[1][1], reverse=True)
+        gone = sorted(interpreter.gone.items(), key=lambda one: one[1].since_ns, reverse=True)
         self._gone = np.array([(places[number][0], sum(places[number]), number) for number, _ in gone],
                               np.uint64).reshape(-1, 3)
         self._gone_times = np.array([(interpreter.first_ns[number], *times) for number, times in gone],
-                                    np.int64).reshape(-1, 3)
+                                    np.int64).reshape(-1, 4)
         order = np.argsort(self._gone[:, 0])
         self._gone_starts = self._gone[order, 0]
         self._gone_to = np.maximum.accumulate(np.append(np.uint64(0), self._gone[order, 1]))

@@ -443,8 +443,8 @@ def test_code_in_the_place_of_other_code_is_told_apart(target: Target) -> None:
     assert second is not None
     assert [len(activation) for activation in second] == [len(activation) for activation in first]
     assert [interpreter.codes[chain[-1][0].code].name for chain in (first, second)] == [b"wait", b"Thread.run"]
-    ((until_ns, since_ns),) = interpreter.gone.values()
-    assert 100 < until_ns < 120 < 200 < since_ns < 220
+    ((seen_ns, unused_ns, since_ns),) = interpreter.gone.values()
+    assert 100 < seen_ns == unused_ns < 120 < 200 < since_ns < 220
     assert replaced.look(300) == second
     shown[waiting] = target.symbols[b"_PyRuntime"][0]  # memory that is no code object
     assert replaced.look(400) is None
@@ -509,6 +509,49 @@ def test_of_code_in_one_place_each_time_has_its_own_and_none_between(target: Tar
     assert replaced.told(places, word + (1 << 20), [1100]) == ["(none)"]
 
 
+def test_code_that_was_freed_is_told_until_other_code_comes_there(target: Target) -> None:
+    """An interpreter that ends frees all: also what it has carried out since the last look, or what called that."""
+    replaced = Replaced(target)
+    interpreter = replaced.interpreter
+    first = replaced.look(1000)
+    assert first is not None
+    assert replaced.look(1500) == first
+    waiting, running = first[-1][0].code, first[0][0].code
+    word = interpreter.codes[waiting].bytecode + 2
+    read, is_free = interpreter._read, [True]
+
+    def freed(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """What free() writes to is the first two words."""
+        return [bytes(16) + content[16:] if is_free[0] and address == waiting else content
+                for address, content in zip(addresses, read(addresses, sizes), strict=True)]
+
+    interpreter._read = freed
+    assert replaced.look(3000) is None
+    (gone,) = interpreter.gone.values()
+    assert 1500 <= gone.seen_ns < 1510 < gone.unused_ns == 3000 < gone.since_ns < 3010
+    places = CodePlaces(interpreter)
+    assert replaced.told(places, word, [1400, 2500, 3000, 4000]) == ["wait", "(wait)", "(wait)", "(none)"]
+    # By now there is other code: it may have been there before, too.
+    is_free[0], replaced.shown = False, {waiting: running}
+    replaced.look(5000)
+    assert replaced.told(places, word, [1400, 2500, 4000, 5100]) == ["wait", "(?)", "(?)", "Thread.run"]
+
+
+def test_code_whose_memory_is_not_there_any_more_is_told_until_then(target: Target) -> None:
+    replaced = Replaced(target)
+    interpreter = replaced.interpreter
+    first = replaced.look(1000)
+    assert first is not None
+    waiting = first[-1][0].code
+    word = interpreter.codes[waiting].bytecode + 2
+    read = interpreter._read
+    interpreter._read = lambda addresses, sizes: [
+        b"" if address == waiting else content
+        for address, content in zip(addresses, read(addresses, sizes), strict=True)]
+    replaced.look(3000)
+    assert replaced.told(CodePlaces(interpreter), word, [2500, 4000]) == ["(wait)", "(none)"]
+
+
 def test_a_look_sees_to_code_that_is_not_carried_out_too(target: Target) -> None:
     replaced = Replaced(target)
     interpreter = replaced.interpreter
@@ -522,8 +565,8 @@ def test_a_look_sees_to_code_that_is_not_carried_out_too(target: Target) -> None
     replaced.shown[other] = first[0][0].code
     replaced.time_ns = 3000
     interpreter.chains([main], [other])
-    ((until_ns, since_ns),) = interpreter.gone.values()
-    assert 2000 <= until_ns < 2100 < 3000 < since_ns < 3100
+    ((seen_ns, _, since_ns),) = interpreter.gone.values()
+    assert 2000 <= seen_ns < 2100 < 3000 < since_ns < 3100
     assert not interpreter.is_proven(other, 2000)
 
 

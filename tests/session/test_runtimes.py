@@ -238,6 +238,40 @@ def test_what_modules_call_while_they_are_imported(python: str, tmp_path: Path, 
     assert work_s - cpu.get(UNKNOWN, 0) - error_s <= cpu["work"] <= work_s + error_s
 
 
+# A function that is thrown away as soon as it returns; nothing is made after that.
+FREED = """
+import json, select, sys, time
+told = select.poll()
+told.register(0)
+exec("def works(seconds):\\n"
+     " while not told.poll(0): sum(range(500))\\n"
+     " end = time.thread_time() + seconds\\n"
+     " while time.thread_time() < end: sum(range(500))")
+print("begins", flush=True)
+begin = time.thread_time()
+works(1.3)
+spent = time.thread_time() - begin
+del works
+time.sleep(1.7)
+print(json.dumps(spent))
+"""
+
+
+@pytest.mark.kernel_times
+@pytest.mark.parametrize("python", ONE_PYTHON)
+def test_a_function_that_is_thrown_away_has_its_time_to_the_end(python: str, tmp_path: Path, times: Times) -> None:
+    """Its code is gone by the look after that, which may be long after the one before, but no other's."""
+    program, experiment = tmp_path / "program.py", tmp_path / "freed.er"
+    program.write_text(FREED)
+    with living(experiment, "--python", "on", python, program) as run:
+        run.says()
+        run.wait_for_looks()
+        run.tell()
+        spent_s = json.loads(run.end()[0])
+    cpu = times(experiment, "i.totalcpu")
+    assert cpu["works"] == pytest.approx(spent_s, abs=5 * INTERVAL_S), cpu
+
+
 # Functions one after another, the code of each where that of the one before was until it was thrown away; each until
 # there is a line of input more, and for a while behind that.
 REPLACED = """
