@@ -452,9 +452,15 @@ def kernel_shown(waits_recorded: None) -> None:
 
 @pytest.fixture(scope="session")
 def byte_by_byte(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A program of many short system calls, which ends if it is told after how many bytes (``count=``).
+    """A program of many short system calls, which goes on until it is ended.
 
     A third of its time is in vfs_write and a tenth in vfs_read, so that some hundred samples meet both for certain.
     What /dev/null has to do for a write is so short that they may meet none.
     """
     return ["dd", "if=/dev/zero", f"of={tmp_path_factory.mktemp('copy') / 'zeros'}", "bs=1"]
+
+
+@pytest.fixture(scope="session")
+def million_bytes(byte_by_byte: list[str]) -> list[str]:
+    """The same, of half a second, or more, of system calls."""
+    return [*byte_by_byte, "count=1000001"]

@@ -28,7 +28,6 @@ Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
 KERNEL = np.uint64(1 << 63)
 USER, SYSTEM, TRAP, SLEEP = (STATES.index(name) for name in ("user", "system", "trap", "sleep"))
-MANY = "count=1000001"  # bytes: half a second, or more, of system calls
 # Works, becomes the same program once more, works again: without a system call for most of the time.
 TWICE = """
 import os, sys
@@ -53,17 +52,17 @@ def seconds_of(experiment: Experiment) -> float:
 
 
 @pytest.fixture(scope="module")
-def copied(collect: Run, byte_by_byte: list[str], kernel_shown: None,
+def copied(collect: Run, million_bytes: list[str], kernel_shown: None,
            tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The whole machine while a program of many short system calls runs, which is followed, and what collect said.
 
     The program has a name that no other on the machine has: a ``dd`` of anybody's is followed, too."""
     folder = tmp_path_factory.mktemp("kernel")
     path, program = folder / "ktest.1.er", folder / f"dd{os.getpid()}"
-    copy, *how = byte_by_byte
+    copy, *how = million_bytes
     program.symlink_to(shutil.which(copy) or copy)
     done = collect("-k", "kernel", "-p", "hi", "-F", f"=^{program.name}$", "-o", path, "env", "LC_ALL=C", program,
-                   *how, MANY)
+                   *how)
     assert done.returncode == 0, done.stderr
     return path, done.stderr
 
@@ -131,10 +130,10 @@ def test_a_program_has_its_own_experiment_with_the_kernel_above_it(copied: tuple
         assert any(path[-1] == inside and call in path for path in tree)
 
 
-def test_programs_that_are_not_followed_have_their_kernel_part_alone(collect: Run, byte_by_byte: list[str],
+def test_programs_that_are_not_followed_have_their_kernel_part_alone(collect: Run, million_bytes: list[str],
                                                                      kernel_shown: None, er_print: Run,
                                                                      tmp_path: Path) -> None:
-    done = collect("-k", "kernel", "-p", "hi", "-F", "off", *byte_by_byte, MANY, cwd=tmp_path)
+    done = collect("-k", "kernel", "-p", "hi", "-F", "off", *million_bytes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     experiment = open_experiment(tmp_path / "ktest.1.er")
     assert experiment.children == []

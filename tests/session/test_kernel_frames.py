@@ -25,7 +25,6 @@ from collector.session.placing import joined, on_top
 Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
 KERNEL = np.uint64(1 << 63)
-MANY = "count=1000001"  # bytes: half a second, or more, of system calls
 USER = STATES.index("user")
 DEEP = 201
 LOOKED_AT_WITHIN_S = 40
@@ -39,11 +38,11 @@ def stacks_of(experiment: Experiment) -> list[tuple[int, list[int]]]:
 
 
 @pytest.fixture(scope="module")
-def copied(collect: Run, byte_by_byte: list[str], kernel_shown: None,
+def copied(collect: Run, million_bytes: list[str], kernel_shown: None,
            tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program of many short system calls, below another one, with the kernel's part of stacks."""
     path = tmp_path_factory.mktemp("kernel") / "copied.er"
-    done = collect("-k", "on", "-p", "hi", "-o", path, "env", "LC_ALL=C", *byte_by_byte, MANY)
+    done = collect("-k", "on", "-p", "hi", "-o", path, "env", "LC_ALL=C", *million_bytes)
     assert done.returncode == 0, done.stderr
     assert " without " not in done.stderr
     return path
@@ -151,10 +150,10 @@ def test_attached_to_a_program_that_runs(collect: Run, byte_by_byte: list[str], 
     assert "vfs_write" in er_print("-functions", path).stdout.split()
 
 
-def test_without_it_there_is_nothing_of_the_kernel(collect: Run, byte_by_byte: list[str], perf_allowed: None,
+def test_without_it_there_is_nothing_of_the_kernel(collect: Run, million_bytes: list[str], perf_allowed: None,
                                                     tmp_path: Path) -> None:
     path = tmp_path / "plain.er"
-    done = collect("-k", "off", "-p", "hi", "-o", path, *byte_by_byte, MANY)
+    done = collect("-k", "off", "-p", "hi", "-o", path, *million_bytes)
     assert done.returncode == 0, done.stderr
     experiment = open_experiment(path)
     assert all(pc < KERNEL for _, pcs in stacks_of(experiment) for pc in pcs[:-1])

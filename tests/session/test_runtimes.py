@@ -238,15 +238,22 @@ def test_what_modules_call_while_they_are_imported(python: str, tmp_path: Path, 
     assert work_s - cpu.get(UNKNOWN, 0) - error_s <= cpu["work"] <= work_s + error_s
 
 
-# A function that is thrown away as soon as it returns; nothing is made after that.
-FREED = """
-import json, select, sys, time
+# Makes functions that work until there is a line of input more, and for a while behind that.
+UNTIL_TOLD = """
+import json, select, sys, time, types
 told = select.poll()
 told.register(0)
-exec("def works(seconds):\\n"
-     " while not told.poll(0): sum(range(500))\\n"
-     " end = time.thread_time() + seconds\\n"
-     " while time.thread_time() < end: sum(range(500))")
+def define(name):
+    exec(f"def {name}(seconds):\\n"
+         " while not told.poll(0): sum(range(500))\\n"
+         " end = time.thread_time() + seconds\\n"
+         " while time.thread_time() < end: sum(range(500))", globals())
+"""
+
+
+# One that is thrown away as soon as it returns; nothing is made after that.
+FREED = UNTIL_TOLD + """
+define("works")
 print("begins", flush=True)
 begin = time.thread_time()
 works(1.3)
@@ -272,18 +279,11 @@ def test_a_function_that_is_thrown_away_has_its_time_to_the_end(python: str, tmp
     assert cpu["works"] == pytest.approx(spent_s, abs=5 * INTERVAL_S), cpu
 
 
-# Functions one after another, the code of each where that of the one before was until it was thrown away; each until
-# there is a line of input more, and for a while behind that.
-REPLACED = """
-import json, select, sys, time, types
+# One after another, the code of each where that of the one before was until it was thrown away.
+REPLACED = UNTIL_TOLD + """
 turns = [(f"{name}{turn}", seconds) for turn in range(2) for name, seconds in (("long", 0.3), ("short", 0.1))]
-told = select.poll()
-told.register(0)
 for name, _ in turns:
-    exec(f"def {name}(seconds):\\n"
-         " while not told.poll(0): sum(range(500))\\n"
-         " end = time.thread_time() + seconds\\n"
-         " while time.thread_time() < end: sum(range(500))")
+    define(name)
 def made(function, place):
     kept = []
     for _ in range(10000):
