@@ -93,6 +93,11 @@ class Process:
         self._before: dict[tuple[int, int], int] = {}  # instructions, by code object and the place behind them
         self._called: set[tuple[int, int]] = set()  # such places that a look has found an evaluation at, amid a call
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether first looks are yet to come, which are close to each other."""
+        return self._n_eager > 0
+
     def sampled(self, tids: Array, times: Array) -> None:
         """Samples (n,) of threads."""
         self.lately = list(dict.fromkeys(tids[::-1].tolist()))
@@ -136,7 +141,7 @@ class Process:
             self._surprise += _SURPRISE_WEIGHT * (sum(surprises) / len(surprises) - self._surprise)
         self._n_eager -= 1
         self.due_ns = time.monotonic_ns() + (
-            _EAGER_NS if self._n_eager > 0 else LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
+            _EAGER_NS if self.is_eager else LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
 
     def line_starts(self, code: int) -> list[int]:
         """At which offsets lines begin in the code object of a number, in order."""

@@ -96,7 +96,8 @@ class Recording:
 
     def _work_due_ns(self) -> int:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
-                                       accounts_ns=self._drainer.accounts_ns)
+                                       accounts_ns=self._drainer.accounts_ns,
+                                       may_wait=self._store.runtimes.looks_first)
         return min(drain_ns, self._drainer.pressed_ns, self._samples.due_ns, self._control.due_ns())
 
     def ask(self, action: Action) -> None:
@@ -115,8 +116,8 @@ class Recording:
         """
         if self._come_to_window():
             return True
-        due_ns = self._work_due_ns()
         wants_samples = self._store.runtimes.look()
+        due_ns = self._work_due_ns()
         ended = self._note_ends(ready)
         self._note_hang_ups(ready)
         if self._drainer.failure or (self.status is not None and not self._waits_for_descendants):

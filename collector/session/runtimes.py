@@ -52,10 +52,11 @@ class Runtime(Protocol):
 class Runtimes:
     """Those of a recording that began at ``start_ns``, as far as they are wanted."""
 
-    def __init__(self, objects: Objects, tally: Tally, options: Options, start_ns: int) -> None:
+    def __init__(self, objects: Objects, tally: Tally, options: Options, start_ns: int, pid: int) -> None:
+        """``pid``: the process that is recorded, with its descendants."""
         until_ns = start_ns + MACHINE_START_NS
         started = launch.runtimes_of(options.arguments[0]) if options.arguments else frozenset()
-        self.python = PythonFrames(objects, options.python, options.interval_ns, until_ns)
+        self.python = PythonFrames(objects, options.python, options.interval_ns, until_ns, pid)
         self.java = JavaFrames(objects, self.python.made_up, options.java, until_ns if "java" in started else 0)
         self.js = JsFrames(objects, self.python.made_up, options.js, until_ns if "node" in started else 0)
         self._what: dict[str, Runtime] = {"functions of Python": self.python, "methods of Java": self.java,
@@ -68,6 +69,11 @@ class Runtimes:
     def due_ns(self) -> int:
         """When a look is due."""
         return min((runtime.due_ns for runtime in self._living), default=NEVER_NS)
+
+    @property
+    def looks_first(self) -> bool:
+        """Whether the first samples are better taken a few looks later."""
+        return self.python in self._living and self.python.looks_first
 
     def look(self) -> bool:
         """At those that are due; whether samples are to be taken, too."""

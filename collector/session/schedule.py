@@ -35,12 +35,12 @@ class DrainSchedule:
         self._stood_back_ns = self._work_ns = 0
         self._is_first = at_once
 
-    def due_ns(self, *, busy: bool, polling: bool, accounts_ns: int | None = None) -> int:
+    def due_ns(self, *, busy: bool, polling: bool, accounts_ns: int | None = None, may_wait: bool = False) -> int:
         """When the next drain is due. ``busy``: processes came and went in the last batch; ``polling``: there is
         something that no record tells, and that is to be read while it lives; ``accounts_ns``: when accounts are to be
-        read, while they tell of switches instead of records."""
+        read, while they tell of switches instead of records; ``may_wait``: the first one is better done later."""
         if self._is_first:
-            return 0
+            return self._told_ns + NS_PER_S - _MARGIN_NS - _FIRST_WORK_NS if may_wait else 0
         if accounts_ns is not None:
             return accounts_ns
         if polling:

@@ -43,7 +43,7 @@ class Store:
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
         self._tally = Tally()
-        self.runtimes = Runtimes(self._objects, self._tally, options, start_ns)
+        self.runtimes = Runtimes(self._objects, self._tally, options, start_ns, pid)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments,
                                  ThisMachine(self._objects, self.runtimes.frames), self._tally,
                                  n_cpus=perf.n_cpus_present(),

@@ -34,6 +34,15 @@ def test_the_first_drain_is_due_at_once() -> None:
     assert schedule.due_ns(busy=False, polling=True) == START_NS + 900 + POLLING_PERIOD_NS
 
 
+def test_the_first_drain_may_wait_but_not_until_a_second_is_lost() -> None:
+    schedule = DrainSchedule(START_NS, at_once=True)
+    assert START_NS + 850 * MS < schedule.due_ns(busy=False, polling=False, may_wait=True) < START_NS + 900 * MS
+    assert schedule.due_ns(busy=False, polling=False) == 0
+    schedule.drained(START_NS + 2, START_NS + 3, START_NS + 2)
+    assert (schedule.due_ns(busy=True, polling=False, may_wait=True)
+            == schedule.due_ns(busy=True, polling=False) == START_NS + 3 + BUSY_DRAIN_PERIOD_NS)
+
+
 @pytest.mark.parametrize(("busy", "polling", "accounts_ns", "expected_ns"), [
     (False, False, None, DRAIN_PERIOD_NS),
     (True, False, None, BUSY_DRAIN_PERIOD_NS),
