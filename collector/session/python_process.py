@@ -143,6 +143,13 @@ class Process:
         self.due_ns = time.monotonic_ns() + (
             _EAGER_NS if self.is_eager else LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
 
+    def missed(self, part: float) -> None:
+        """What part of a batch's clock samples had functions whose callers no look has told: as likely the next one
+        tells something new."""
+        if part > self._surprise:
+            self._surprise = part
+            self.due_ns = min(self.due_ns, time.monotonic_ns() + max(self._period_ns, self._calm_ns()))
+
     def line_starts(self, code: int) -> list[int]:
         """At which offsets lines begin in the code object of a number, in order."""
         found = self._line_starts.get(code)

@@ -69,9 +69,12 @@ def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: F
         first_runs.append(runs.add(tid, looks, looks.answer(number_asked, time_ns), is_waiting, n_samples))
     for mark, n in enumerate(runs.counts):
         counts[mark] += n
-    which_run = np.repeat(np.array(first_runs)[kind], size) + number
+    first_run = np.array(first_runs)[kind]
+    which_run = np.repeat(first_run, size) + number
     code, ahead = np.array(runs.own, np.uint64)[which_run].T
     is_of_clock = np.zeros(len(mine), np.bool_) if samples.is_of_clock is None else samples.is_of_clock[mine]
+    if is_of_clock.any():
+        process.missed(float(np.mean(np.array(runs.lacks)[first_run[is_of_clock]])))
     n_looks = np.zeros(len(mine))
     n_looks[is_of_clock] = process.looks_within(tids[is_of_clock], times[is_of_clock])
     word = _of_instructions(process, found, np.repeat(n_looks, size), np.repeat(~is_of_clock, size))
@@ -263,6 +266,7 @@ class Runs:
     def __init__(self, process: Process, made_up: MadeUp) -> None:
         self.addresses: list[list[int]] = []  # of each run, innermost first
         self.own: list[tuple[int, int]] = []  # and see Run
+        self.lacks: list[bool] = []  # and whether it, or one behind it, has a function without callers
         self.counts = [0, 0, 0]  # frames by mark
         self._process = process
         self._made_up = made_up
@@ -287,15 +291,14 @@ class Runs:
         """The runs of activations, the innermost first; returns their frames by mark: verified, torn, unknown."""
         known = self._process.runs
         first = len(self.addresses)
-        n_verified = n_torn = n_unknown = 0
-        for each in reversed(told):
-            run = known.get(each) or self._run(each)
-            self.addresses.append(run.addresses)
-            self.own.append(run.own)
-            n_verified, n_torn, n_unknown = n_verified + run.n_verified, n_torn + run.n_torn, n_unknown + run.n_unknown
+        runs = [known.get(each) or self._run(each) for each in reversed(told)]
+        self.addresses += [run.addresses for run in runs]
+        self.own += [run.own for run in runs]
+        self.lacks += [any(run.own[0] and run.n_unknown for run in runs)] * len(runs)
         if is_waiting:
             self.addresses[first] = [self._made_up.start_of(GIL) + 1, *self.addresses[first]]
-        return n_verified, n_torn, n_unknown
+        return (sum(run.n_verified for run in runs), sum(run.n_torn for run in runs),
+                sum(run.n_unknown for run in runs))
 
     def _run(self, told: Told) -> Run:
         """The frames of an activation."""

@@ -39,7 +39,7 @@ from collector.session.placing import Frames
 from collector.session.python import PythonFrames
 from collector.session.python_evaluations import Place, lost_words, words_of
 from collector.session.python_process import Process
-from collector.session.python_stacks import _looked_after, _reliable
+from collector.session.python_stacks import Runs, _looked_after, _reliable
 from collector.unwind.table import Tables
 
 PROGRAM = """
@@ -778,6 +778,7 @@ def test_code_that_is_gone_hides_none_that_has_come_in_its_place(target: Target)
 A, B, C, D = (PyFrame(100 * i, i, 0) for i in range(1, 5))
 OTHER = PyFrame(C.address, 9, 0)
 NONE = frozenset[int]()
+NO_ANCHOR = Anchor(NONE, NONE)
 
 
 def anchor(*frames: PyFrame) -> Anchor:
@@ -1051,6 +1052,30 @@ def test_looks_get_rare_while_they_tell_nothing_new(target: Target, monkeypatch:
     interpreter.n_changes += 1
     assert gap_ms() <= 50
     assert gap_ms() > 300
+    # Samples that no look can tell the callers of want some more, the sooner the more there are of them.
+    process.missed(0)
+    assert process.due_ns - read_ns[-1] > 300 * 10**6
+    for part, most_ms in (0.03, 110), (0.1, 50):
+        process.missed(part)
+        assert (process.due_ns - read_ns[-1]) / 1e6 <= most_ms
+    assert gap_ms() <= 50
+    later = [gap_ms() for _ in range(60)][-8:]
+    assert min(later) > 300
+
+
+def test_functions_without_callers_are_those_of_which_no_look_has_told_any(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process.lately = list(target.tids)
+    process.look()
+    (tid, looks), *_ = process.looks.items()
+    activation = looks._chains[-1][0]
+    runs, alone = Runs(process, MadeUp(1 << 40)), Looks(looks._inlined)
+    some = anchor(activation[0])
+    for its_tid, its, of in (tid, looks, some), (tid + 1, alone, some), (tid + 1, alone, NO_ANCHOR):
+        runs.add(its_tid, its, its.answer(its.asked((of,)), time.monotonic_ns()), False, 1)
+    assert runs.lacks == [False, looks._inlined, False]
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="words of other versions lead behind the caches")
