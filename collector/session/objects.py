@@ -27,6 +27,7 @@ from collector.errors import ElfError, NoDescriptors, reason
 from collector.events import Mapped
 from collector.experiment.identity import UNKNOWN, Identity, identity_of
 from collector.linux import proc, tasks, vdso
+from collector.processes.space import Mapping
 from collector.unwind.table import Tables
 from collector.unwind.trampoline import N_BYTES, add_trampolines, is_trampolines
 
@@ -97,6 +98,12 @@ class Objects:
         if vaddr is None:
             return Known(NO_OBJECT, None), 0
         return known, mapped.start - vaddr
+
+    def mapping(self, mapped: Mapped) -> Mapping:
+        """A mapping as address spaces have it."""
+        mapped = named(mapped)
+        known, bias = self.place(mapped)
+        return Mapping(mapped.start, mapped.start + mapped.size, mapped.file_offset, mapped.path, known.number, bias)
 
     def identity(self, number: int) -> Identity:
         """Which file it is that was mapped; read once, and from the open file, whatever has its name by now."""

@@ -15,16 +15,16 @@ The target waits for every module here. So these, and what they need, are import
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from collector.arrays import among, indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.errors import ElfError
-from collector.events import Array, ClockSamples
+from collector.events import Array, ClockSamples, Mapped
 from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import own_tids, proc
 from collector.processes.process import Epoch
@@ -34,7 +34,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import UNKNOWN
 from collector.session import attach
 from collector.session.merging import Managed, within
-from collector.session.objects import Objects, named
+from collector.session.objects import Objects
 from collector.session.placing import ByImage, Frames
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collector.session.python_process import Process
 
 LOOK_MIN_NS = 50 * NS_PER_MS  # between looks, while code comes and goes
+_Some = TypeVar("_Some", Mapped, Mapping)
 
 
 class _Untold(NamedTuple):
@@ -170,14 +171,12 @@ class PythonFrames:
             there = attach.mappings(self._pid, time_ns) if self._pid else []
         except OSError:  # it is gone
             there = []
-        some = [mapped for i, mapped in enumerate(map(named, there)) if _may_be_its(i, mapped.path)]
+        some = _candidates(there)
         starts = [mapped.start for mapped in some]
         if starts == self._looked_into:
             return None
-        self._looked_into, mappings = starts, []
-        for start, (known, bias), mapped in zip(starts, map(self._objects.place, some), some, strict=True):
-            mappings.append(Mapping(start, start + mapped.size, mapped.file_offset, mapped.path, known.number, bias))
-        for interpreter, mapping, evaluation in self._found_in(self._pid, mappings):
+        self._looked_into = starts
+        for interpreter, mapping, evaluation in self._found_in(self._pid, map(self._objects.mapping, some)):
             if not isinstance(interpreter, str):
                 process = self._made(interpreter, mapping, evaluation)
                 process.lately = [self._pid]
@@ -185,7 +184,7 @@ class PythonFrames:
         return None
 
     def _recognised(self, epoch: Epoch) -> Process | None:
-        for interpreter, mapping, evaluation in self._found_in(epoch.image.pid, epoch.space.mappings):
+        for interpreter, mapping, evaluation in self._found_in(epoch.image.pid, _candidates(epoch.space.mappings)):
             if not isinstance(interpreter, str):
                 return self._made(interpreter, mapping, evaluation)
             self._evaluations[epoch.image.number] = evaluation
@@ -193,13 +192,13 @@ class PythonFrames:
                 self.unread[epoch.image.number] = interpreter
         return None
 
-    def _found_in(self, pid: int, mappings: Sequence[Mapping]) -> Iterator[tuple[Interpreter | str, Mapping, Array]]:
-        """What may be the interpreter of a process, or why it is not to be read (empty: it is gone); where its code is
+    def _found_in(self, pid: int, candidates: Iterable[Mapping]) -> Iterator[tuple[Interpreter | str, Mapping, Array]]:
+        """What is the interpreter of a process, or why it is not to be read (empty: it is gone); where its code is
         mapped; the stretches (k, 2) of its evaluations."""
         from collector.runtimes import cpython
-        for i, mapping in enumerate(mappings):
+        for mapping in candidates:
             known = self._objects.by_number.get(mapping.object)
-            if known is None or not _may_be_its(i, mapping.path):
+            if known is None:
                 continue
             try:
                 symbols = known.exported(cpython.SYMBOLS)
@@ -224,7 +223,7 @@ class PythonFrames:
         return Process(interpreter, CodePlaces(interpreter), mapping[:2], evaluation, self._interval_ns)
 
 
-def _may_be_its(i: int, path: bytes) -> bool:
-    """Whether the ``i``-th mapping of a process, of the file at a path, may be the interpreter's: it is the program
-    itself, or a library of that name."""
-    return i == 0 or b"python" in path.rsplit(b"/", 1)[-1]
+def _candidates(mappings: Sequence[_Some]) -> list[_Some]:
+    """Of the mappings of a process those that may be the interpreter's: the program itself, and libraries of that name.
+    """
+    return [one for i, one in enumerate(mappings) if i == 0 or b"python" in one.path.rsplit(b"/", 1)[-1]]

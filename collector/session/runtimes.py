@@ -56,7 +56,8 @@ class Runtimes:
         """``pid``: the process that is recorded, with its descendants."""
         until_ns = start_ns + MACHINE_START_NS
         started = launch.runtimes_of(options.arguments[0]) if options.arguments else frozenset()
-        self.python = PythonFrames(objects, options.python, options.interval_ns, until_ns, pid)
+        has_samples = options.interval_ns > 0
+        self.python = PythonFrames(objects, options.python and has_samples, options.interval_ns, until_ns, pid)
         self.java = JavaFrames(objects, self.python.made_up, options.java, until_ns if "java" in started else 0)
         self.js = JsFrames(objects, self.python.made_up, options.js, until_ns if "node" in started else 0)
         self._what: dict[str, Runtime] = {"functions of Python": self.python, "methods of Java": self.java,
