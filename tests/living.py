@@ -1,4 +1,4 @@
-"""Programs that are recorded and live on until they have been looked at, however late the recorder comes to that.
+"""Programs that are recorded, or read, and live on until they have been looked at, however late that comes.
 
 What a runtime carries out is read from the memory of the process. Who compares it with what the program says keeps the
 program alive until then: the machine decides how long a test takes, and not how it ends.
@@ -62,6 +62,18 @@ class Living:
         said, told = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, told
         return said, told
+
+
+@contextmanager
+def ready(*command: str | Path) -> Iterator[int]:
+    """The process of a program that nobody records, when it has said that it is ready; it is killed in the end."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
+from living import ready
 
 from collector import elf
 from collector.linux import proc, tasks
@@ -77,10 +78,5 @@ def java(request: pytest.FixtureRequest, need: Callable[[str, str], str],
     how = ["-Xbatch", "-XX:+UseSerialGC", "-Xmx64m", "-XX:CompileCommand=quiet",
            "-XX:CompileCommand=dontinline,Waits.leaf", "-XX:CompileCommand=inline,Waits.inlined"]
     command = [program, *how, "-cp", str(folder), "Waits"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield JavaTarget(process.pid, partial(proc.read_pieces, process.pid))
-        finally:
-            process.kill()
+    with ready(*command) as pid:
+        yield JavaTarget(pid, partial(proc.read_pieces, pid))

@@ -17,6 +17,7 @@ from types import CodeType, SimpleNamespace
 
 import numpy as np
 import pytest
+from living import ready
 
 from collector import elf
 from collector.clock import NEVER_NS, NS_PER_S
@@ -95,16 +96,11 @@ def call(pid: int, tid: int) -> str:
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            main, worker = proc.threads(process.pid)
-            while (call(process.pid, worker), call(process.pid, main)) != (SYS_CLOCK_NANOSLEEP, SYS_FUTEX):
-                time.sleep(0.001)  # main has yet to come to where it waits for the other one's end
-            yield Target(process.pid)
-        finally:
-            process.kill()
+    with ready(sys.executable, "-c", PROGRAM) as pid:
+        main, worker = proc.threads(pid)
+        while (call(pid, worker), call(pid, main)) != (SYS_CLOCK_NANOSLEEP, SYS_FUTEX):
+            time.sleep(0.001)  # main has yet to come to where it waits for the other one's end
+        yield Target(pid)
 
 
 def _names(interpreter: Interpreter, chain: cpython.Chain) -> list[str]:
@@ -115,16 +111,11 @@ def _names(interpreter: Interpreter, chain: cpython.Chain) -> list[str]:
 @contextmanager
 def _waiting(python: str, program: str) -> Iterator[tuple[Target, Interpreter]]:
     """A process that waits when it has said so, and its interpreter."""
-    with subprocess.Popen([python, "-c", program], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            waiting = Target(process.pid)
-            interpreter = waiting.interpreter(waiting.read)
-            assert isinstance(interpreter, Interpreter)
-            yield waiting, interpreter
-        finally:
-            process.kill()
+    with ready(python, "-c", program) as pid:
+        waiting = Target(pid)
+        interpreter = waiting.interpreter(waiting.read)
+        assert isinstance(interpreter, Interpreter)
+        yield waiting, interpreter
 
 
 LONG = """

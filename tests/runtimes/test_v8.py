@@ -6,7 +6,6 @@ import glob
 import os
 import random
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from living import ready
 
 from collector import elf
 from collector.linux import proc, tasks
@@ -99,14 +99,9 @@ def node(request: pytest.FixtureRequest, need: Callable[[str, str], str],
     program = tmp_path_factory.mktemp(DIRECTORY) / "program.js"
     program.write_text(PROGRAM, encoding="utf-8")
     command = [need(request.param, "nodejs"), "--allow-natives-syntax", "--no-lazy-feedback-allocation", str(program)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            wait_until_blocked(process.pid)
-            yield target(process.pid)
-        finally:
-            process.kill()
+    with ready(*command) as pid:
+        wait_until_blocked(pid)
+        yield target(pid)
 
 
 def wait_until_blocked(pid: int) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from living import ready
 
 from collector.events import Edge, Reason
 from collector.linux import tasks
@@ -52,17 +53,12 @@ int main(int n_arguments, char **arguments) {
 def running(*command: str | Path, cpu: int | None = None) -> Iterator[tuple[int, int]]:
     """The process and its other thread, when both are off their CPUs; killed in the end."""
     pinned = ("taskset", "-c", str(cpu)) if cpu is not None else ()
-    with subprocess.Popen([*pinned, *command], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            tasks = Path(f"/proc/{process.pid}/task")
-            while any((one / "stat").read_text().rpartition(")")[2].split()[0] not in "SZ" for one in tasks.iterdir()):
-                time.sleep(0.001)
-            (other,) = (int(one.name) for one in tasks.iterdir() if int(one.name) != process.pid)
-            yield process.pid, other
-        finally:
-            process.send_signal(signal.SIGKILL)
+    with ready(*pinned, *command) as pid:
+        tasks = Path(f"/proc/{pid}/task")
+        while any((one / "stat").read_text().rpartition(")")[2].split()[0] not in "SZ" for one in tasks.iterdir()):
+            time.sleep(0.001)
+        (other,) = (int(one.name) for one in tasks.iterdir() if int(one.name) != pid)
+        yield pid, other
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from living import ready
 
 from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
-from collector.events import Mapped
 from collector.processes.process import Epoch, Image
-from collector.processes.space import AddressSpace, Mapping
+from collector.processes.space import AddressSpace
 from collector.session import attach
 from collector.session.objects import Objects
 from collector.session.python import PythonFrames
@@ -36,13 +36,8 @@ EXPECTED_NS = 10 * NS_PER_S  # within which an interpreter begins
 
 @pytest.fixture(scope="module")
 def pid() -> Iterator[int]:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield process.pid
-        finally:
-            process.kill()
+    with ready(sys.executable, "-c", PROGRAM) as its:
+        yield its
 
 
 def _frames(pid: int) -> tuple[PythonFrames, Objects]:
@@ -52,11 +47,7 @@ def _frames(pid: int) -> tuple[PythonFrames, Objects]:
 
 def _space(objects: Objects, pid: int) -> AddressSpace:
     """What samples are told to be in."""
-    def mapping(mapped: Mapped) -> Mapping:
-        known, bias = objects.place(mapped)
-        return Mapping(mapped.start, mapped.start + mapped.size, mapped.file_offset, mapped.path, known.number, bias)
-
-    return AddressSpace([mapping(mapped) for mapped in attach.mappings(pid, 0)])
+    return AddressSpace([objects.mapping(mapped) for mapped in attach.mappings(pid, 0)])
 
 
 def _looked_at(frames: PythonFrames) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import living
+from living import living, ready
 from sampling_error import of_share
 
 from collector.experiment.records import STATES
@@ -121,13 +121,8 @@ def test_java_by_method(java: str, classes: Path, tmp_path: Path, er_print: Comm
 @pytest.fixture
 def blocked(classes: Path, need: Callable[[str, str], str]) -> Iterator[int]:
     command = [need("java", "openjdk-17-jdk-headless"), *SMALL, "-cp", str(classes), "Blocked"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield process.pid
-        finally:
-            process.kill()
+    with ready(*command) as pid:
+        yield pid
 
 
 def dumped(text: str) -> list[list[str]]:

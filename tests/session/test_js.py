@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from living import living
+from living import living, ready
 from sampling_error import of_share
 
 from collector.experiment.records import STATES
@@ -116,14 +116,9 @@ def test_a_blocked_thread_is_where_it_says(engine: str, tmp_path: Path, collect:
     """At a process that ran before."""
     program, experiment = tmp_path / "waits.js", tmp_path / "blocked.er"
     program.write_text(WAITS)
-    with subprocess.Popen([need("node", "nodejs"), program], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            time.sleep(0.1)
-            run = collect("--engine", engine, "-t", "1", "-o", experiment, "-P", process.pid)
-        finally:
-            process.kill()
+    with ready(need("node", "nodejs"), program) as pid:
+        time.sleep(0.1)
+        run = collect("--engine", engine, "-t", "1", "-o", experiment, "-P", pid)
     assert run.returncode == 0, run.stderr
     tree = er_print("-metrics", "i.lock:i.sleep", "-calltree", experiment).stdout
     names = re.findall(r"[+|]-([\w<>. ()]+)$", tree, re.MULTILINE)
